@@ -146,7 +146,7 @@ class ArgumentEffects:
                 detached.append(i)
             if entry.requires_grad[i] and entry.leaves[i] and not fake.is_leaf and not fake._is_view():
                 released.append(i)  # and then it was written to
-            begins = autograd_state.accumulates(fake) and entry.edges[i] is None
+            begins = autograd_state.can_accumulate_grad(fake) and entry.edges[i] is None
             if not fake.is_leaf or (fake._is_view() and root_of(fake).requires_grad and not begins):
                 continue  # (Such a view, taken before its base required grad, says that it requires grad.)
             if fake.requires_grad and not entry.leaves[i]:
@@ -386,7 +386,7 @@ class ArgumentEffects:
                 fake = undone(root, there.size, changes)
         elif changes and all(unnoticed) and early and self.recorder.state(root) is state:
             # The history is that of a tensor that lies as the root did, not as it does since.
-            with plain_fakes.lying(root, *there[:3]), torch.enable_grad():
+            with plain_fakes.geometry_replaced(root, *there[:3]), torch.enable_grad():
                 fake = views.seen_as(root, there)
         elif there != geometry(root):
             self.recorder.follow_growth(root)

@@ -464,7 +464,7 @@ class OutputEffects:
                 self.root(owner), where, carried, autograd_state.creation_meta(fake), other
             )
         history = fake if fake.requires_grad and fake.grad_fn is not None else None
-        if history is not None and autograd_graph.shape_computed(history) != fake.shape:
+        if history is not None and autograd_graph.grad_fn_shape(history) != fake.shape:
             raise errors.StorageMutation(
                 f"an output of shape {tuple(fake.shape)} has a history of another shape, as it was put onto "
                 f"other memory past autograd (set_ under torch.no_grad, .data = ...); return a new tensor"
@@ -565,4 +565,4 @@ def _counting(root: Root) -> int | None:
 
 def _made_a_leaf(view: Tensor) -> bool:
     """Whether the function has made a leaf of a view, by `requires_grad_`."""
-    return is_current(view) and autograd_state.accumulates(view)
+    return is_current(view) and autograd_state.can_accumulate_grad(view)

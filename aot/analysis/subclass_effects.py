@@ -217,7 +217,7 @@ class WrapperEffects:
             if made == "IN_CUSTOM_FUNCTION" or (not stale and autograd_graph.is_function_node(view.grad_fn)):
                 raise _by_function(value)
             # (A view of a leaf that is taken without grad mode says that it is one that requires grad.)
-            if not stale and view.is_leaf and autograd_state.accumulates(view):
+            if not stale and view.is_leaf and autograd_state.can_accumulate_grad(view):
                 raise _leaf(value)
             if view.requires_grad and not view._is_view():
                 raise errors.UnsupportedOutput(

@@ -35,7 +35,7 @@ def nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
     Example:
         >>> compiled = aot.aot_function(torch.sin, fw_compiler=aot.nop)
     """
-    if fx_graphs.has_no_code(module):
+    if fx_graphs.has_lazy_code(module):
         function = straight(module)
         if function is not None:
             return function

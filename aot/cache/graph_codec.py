@@ -325,7 +325,7 @@ def _constant(value: Any) -> Data:
         raise Uncacheable("a large constant")
     if value.device.type != "cpu" or not value.is_contiguous() or value.is_conj() or value.is_neg():
         raise Uncacheable("a constant that lies oddly")
-    with mode_stacks.modes_off():
+    with mode_stacks.dispatch_modes_off():
         raw = bytes(value.detach().reshape(-1).view(torch.uint8).tolist()) if value.numel() else b""
     return [str(value.dtype).removeprefix("torch."), list(value.shape), base64.b64encode(raw).decode()]
 

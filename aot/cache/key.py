@@ -111,7 +111,7 @@ def key_of(
         raise Uncacheable("stack traces")
     if arguments.metas:
         raise Uncacheable("a tensor subclass")
-    if function_modes.are_aside() or mode_stacks.modes_are_on():
+    if function_modes.are_aside() or mode_stacks.is_any_mode_on():
         raise Uncacheable("a mode that is on")
     require_methods_of_torch()
     front = _Front(places)
@@ -121,8 +121,8 @@ def key_of(
         "operators": sorted(front.sources.items()),
         "tree": skeleton(spec),
         "arguments": _plain(arguments.key),
-        "ambient": _plain(ambient_state.ambient_key()),
-        "region of autocast": list(autocast_state.autocast_cache_key()),
+        "ambient": _plain(ambient_state.current_key()),
+        "region of autocast": list(autocast_state.cast_cache_key()),
         "casts": [list(dataclasses.astuple(candidate)) for candidate in options.candidates],
         "static": sorted(options.static),
         "partitioner": _partitioner(options.partition),
@@ -195,7 +195,7 @@ class _Front(Packing):
 
     def module(self, module: nn.Module) -> Data:
         """A module of torch, or a graph."""
-        if module_hooks.global_module_hooks() or any(getattr(module, name) for name in _HOOKS):
+        if module_hooks.has_global_hooks() or any(getattr(module, name) for name in _HOOKS):
             raise Uncacheable("hooks on modules")
         if "forward" in vars(module):
             raise Uncacheable("a module of the user's")
@@ -226,7 +226,7 @@ class _Front(Packing):
         return ["function", target_of(value)]
 
     def _graph(self, module: fx.GraphModule) -> Data:
-        if not fx_graphs.runs_its_graph(module):
+        if not fx_graphs.is_graph_only(module):
             raise Uncacheable("a graph module that runs something else than its graph")
         nodes = []
         for node in module.graph.nodes:

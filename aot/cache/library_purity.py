@@ -179,9 +179,9 @@ def _is_pure_builtin(value: Any) -> bool:
         return name in _BUILTINS
     if module is functools.reduce.__self__:  # type: ignore[attr-defined]
         return value is functools.reduce
-    if any(module is space for space in torch_namespaces.operator_spaces()):
+    if any(module is space for space in torch_namespaces.operator_modules()):
         return True
-    return getattr(torch_namespaces.operator_functions(), name, None) is value or (
+    return getattr(torch_namespaces.operator_namespace(), name, None) is value or (
         name in _OF_TORCH and value in _ORIGINALS
     )
 
@@ -213,7 +213,7 @@ _ORIGINALS = _originals()
 def _is_dispatched(op: op_queries.OpOverload) -> bool:
     """Whether it is an operator of the dispatcher, and not one of TorchScript alone."""
     name: str = op.name()  # type: ignore[no-untyped-call]
-    return name in torch_namespaces.all_operators() and op._opname not in _IMPURE_OF_TORCH
+    return name in torch_namespaces.operator_names() and op._opname not in _IMPURE_OF_TORCH
 
 
 def under_mode(function: types.FunctionType) -> tuple[str, Any] | None:
@@ -228,6 +228,6 @@ def under_mode(function: types.FunctionType) -> tuple[str, Any] | None:
     cells = dict(zip(_DECORATED.co_freevars, function.__closure__ or (), strict=True))
     factory = cells["ctx_factory"].cell_contents
     mode = getattr(factory, "__self__", None)
-    if type(mode) in _MODES and getattr(factory, "__func__", None) is torch_namespaces.clone_of_mode:
+    if type(mode) in _MODES and getattr(factory, "__func__", None) is torch_namespaces.decorator_clone:
         return type(mode).__name__, cells["func"].cell_contents
     return None

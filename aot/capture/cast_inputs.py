@@ -65,18 +65,18 @@ def casting(
         inside: those of which the function makes the cast itself, unless autocast keeps one.
         detached: those that it takes gradients with respect to.
     """
-    within, cached = autocast_state.autocast_cache_key()
-    if inference or not (within or autocast_state.autocast_enabled()):
+    within, cached = autocast_state.cast_cache_key()
+    if inference or not (within or autocast_state.is_autocast_enabled()):
         return Casting(call)
     found: list[tuple[int, Tensor, bool]] = []
     for number, leaf in enumerate(call.tensors):
-        if not leaf_casts.is_autocast_leaf(leaf):
+        if not leaf_casts.is_cacheable_leaf(leaf):
             continue
-        cast = leaf_casts.kept_by_autocast(leaf)
+        cast = leaf_casts.cached_cast(leaf)
         kept = cast is not None
         makes = cached and number not in inside and torch.is_autocast_enabled(leaf.device.type)
         if cast is None and makes:
-            cast = leaf_casts.like_made_by_autocast(leaf)
+            cast = leaf_casts.uncached_cast(leaf)
         if cast is not None:
             found.append((number, cast.detach() if number in detached else cast, kept))
     if not found:
@@ -114,7 +114,7 @@ class _Slot:
             if self.filler.shape == leaf.shape:
                 return self.filler
             return torch.empty_like(leaf, dtype=self.filler.dtype, device="meta")
-        cast = leaf_casts.made_by_autocast(leaf) if self.makes else leaf_casts.kept_by_autocast(leaf)
+        cast = leaf_casts.cast_leaf(leaf) if self.makes else leaf_casts.cached_cast(leaf)
         return cast.detach() if self.detached and cast is not None else cast
 
 
@@ -166,7 +166,7 @@ class CallCasts:
 
     def kept(self, tensors: Sequence[Tensor]) -> list[int]:
         """The tensors of a call that the function casts itself, and of which autocast keeps a cast."""
-        return [n for n in self._absent if leaf_casts.kept_by_autocast(tensors[n]) is not None]
+        return [n for n in self._absent if leaf_casts.cached_cast(tensors[n]) is not None]
 
     def joined(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         """The tensors that the compile takes for a call; None where it does not answer it."""
@@ -182,10 +182,10 @@ class CallCasts:
         def calling(*tensors: Any) -> Any:
             result = call(*tensors)
             for number, dtype in made:
-                leaf_casts.made_by_autocast(tensors[number], dtype)
+                leaf_casts.cast_leaf(tensors[number], dtype)
             return result
 
-        dynamo_api.skip_dynamo(calling)
+        dynamo_api.skip(calling)
         return calling
 
 

@@ -146,7 +146,7 @@ def run_once(
                     differentiating,
                     views,
                 ),
-                dispatcher.with_own_kernels(),
+                dispatcher.trace_kernels_on(),
                 recorder,
                 refused(),
                 _inference_mode(inference, grad),
@@ -227,7 +227,7 @@ def run_once(
 def _refusal(error: RuntimeError) -> errors.Unsupported | None:
     """What is said instead of an error that a trace has made torch raise; None where eager raises it."""
     said = str(error).splitlines()[0] if str(error) else ""
-    if plain_fakes.asked_for_memory(error):
+    if plain_fakes.is_missing_memory_error(error):
         return errors.DataDependentValue(
             f"something that the function calls reads the memory of a tensor ({said}); compute with the "
             f"tensor instead"
@@ -322,7 +322,7 @@ def _expected(recorder: Recorder, wrapper: WrapperEntry, fakes: Sequence[Tensor]
     contexts may tell whether it requires grad."""
     if wrapper.fake.requires_grad == (wrapper.edge is not None):
         return wrapper.meta
-    with recorder, dispatcher.with_own_kernels():
+    with recorder, dispatcher.trace_kernels_on():
         like = rewrapped(wrapper.meta, fakes).detach().requires_grad_(wrapper.fake.requires_grad)
     return replace(wrapper.meta, context=like.__tensor_flatten__()[1])
 

@@ -84,7 +84,7 @@ def enter_wrappers(
     # (An argument may be what another one is made of; that one is made first.)
     for real, meta in sorted(zip(wrappers, metas, strict=True), key=lambda one: -nesting_depth(one[1])):
         if id(real) not in made:
-            with recorder, dispatcher.with_own_kernels():
+            with recorder, dispatcher.trace_kernels_on():
                 fake = made[id(real)] = rewrapped(meta, fakes)
             pairs = zip(inner_wrappers(real), inner_wrappers(fake), strict=True)
             made |= {id(part): stands for (_, part), (_, stands) in pairs}
@@ -138,7 +138,7 @@ class _Bases:
 
     def view(self, real: Tensor, fake: Tensor) -> Tensor | None:
         """One like `fake` that is a view as `real` is; None where `real` is none, or that cannot be had."""
-        base, itself = view_base(real), autograd_state.accumulates(real)
+        base, itself = view_base(real), autograd_state.can_accumulate_grad(real)
         if base is None or base.is_inference():
             return None
         how = autograd_state.creation_meta(real)
@@ -153,7 +153,7 @@ class _Bases:
         # (A view of a leaf that has come to require grad since says that it does, too, and has no history.)
         since = real.requires_grad and real.is_leaf
         grad = not since and how not in ("NO_GRAD_MODE", "INFERENCE_MODE")
-        with self._recorder, dispatcher.with_own_kernels(), torch.set_grad_enabled(grad):
+        with self._recorder, dispatcher.trace_kernels_on(), torch.set_grad_enabled(grad):
             view = _replay(real, fake, stands, self._known)
         if view is not None:
             autograd_state.copy_creation_meta(real, view)
@@ -179,13 +179,13 @@ class _Bases:
                 storage, where = self._storages.get(tensor_impl.storage_key(part)), geometry(part)
                 if storage is None:
                     return None
-                fake = plain_fakes.memoryless(
+                fake = plain_fakes.make_tensor(
                     storage, where.size, where.stride, where.offset, part.dtype, part.device
                 )
-                tensor_impl.set_lazy(fake, part.is_conj(), part.is_neg())
+                tensor_impl.set_lazy_bits(fake, part.is_conj(), part.is_neg())
                 self._recorder.lifetimes.note(fake)
             fakes.append(fake)
-        with self._recorder, dispatcher.with_own_kernels():
+        with self._recorder, dispatcher.trace_kernels_on():
             stands: Tensor = rewrapped(meta, fakes)
         self.hidden[id(base)] = self._recorder.lifetimes.note(stands)
         return stands
@@ -208,7 +208,7 @@ def _replay(real: Tensor, fake: Tensor, base: Tensor, known: Mapping[int, Tensor
     """A view of `base`, by the operations that made `real` one of its own base, that is made of what `fake`
     is made of; None where it would be another one than that."""
     try:
-        view: Tensor = autograd_state.replayed_view(real, base, lambda tensor: known.get(id(tensor), tensor))
+        view: Tensor = autograd_state.call_view_func(real, base, lambda tensor: known.get(id(tensor), tensor))
         for way, part in parts_of(fake):
             if len(way) == 1:
                 setattr(view, way[0], part)
@@ -255,7 +255,7 @@ def _held_gradient(recorder: Recorder, real: Tensor, fake: Tensor) -> Tensor | N
     """What the function finds in ``.grad``: something, where the real leaf holds something."""
     if not real.is_leaf or real.grad is None:
         return None
-    with recorder, dispatcher.with_own_kernels():
+    with recorder, dispatcher.trace_kernels_on():
         held = unwrapped(real.grad) if is_wrapper(real.grad) else None
         like = [real.grad] if held is None else held[1]
         stand_ins = [

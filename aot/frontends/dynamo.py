@@ -136,7 +136,7 @@ def _assign_data(graph: fx.Graph) -> None:
     """Put back ``x.data = y``, for which Dynamo writes ``x.set_(y)`` and a function that takes back what this
     does to the version counter."""
     for node in graph.find_nodes(op="call_function", target=torch.Tensor.set_):
-        takers = [user for user in node.users if dynamo_api.takes_back_version(user.target)]
+        takers = [user for user in node.users if dynamo_api.is_version_decrement(user.target)]
         if not takers:
             continue
         tensor, data = node.args
@@ -177,4 +177,4 @@ def __getattr__(name: str) -> Any:
     backend = _BACKENDS.get(name)
     if backend is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return None if dynamo_api.registers_for_dynamo(backend, name) else backend
+    return None if dynamo_api.register_if_loading(backend, name) else backend

@@ -169,7 +169,7 @@ class _Export(CompiledModule):
             self._traced()
         noted.guards.check()
         forward.recorder.forget()
-        together = pytree.putting_together(forward.spec)
+        together = pytree.unflatten_function(forward.spec)
         return Specialization(graph, forward.spec, together, graph, (), "", metadata, noted.guards)
 
     def _graph(

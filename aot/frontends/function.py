@@ -81,7 +81,7 @@ class Specialization:
         changes: what each call changes of the Python program around the function.
         attributes: the Python attributes of tensors that the function may have read.
         casts: gets the casts that `call` takes besides the tensors of the call.
-        region: what is known of autocast's cache (`autocast_cache_key`), if it depends on that.
+        region: what is known of autocast's cache (`autocast_state.cast_cache_key`), if it depends on that.
     """
 
     call: Callable[..., list[Any]]
@@ -103,7 +103,7 @@ class Specialization:
 
     def holds(self) -> bool:
         """Whether it still answers calls of its key, as far as that does not depend on their casts."""
-        return self.region in (None, autocast_state.autocast_cache_key()) and self.guards.hold()
+        return self.region in (None, autocast_state.cast_cache_key()) and self.guards.hold()
 
     def given(self, arguments: Arguments) -> tuple[torch.Tensor, ...] | None:
         """The tensors that it takes for a call; None where it does not answer it."""
@@ -202,7 +202,7 @@ class CompiledFunction:
                 complete(graph)
         return tuple(self._specializations)
 
-    @dynamo_api.skip_dynamo
+    @dynamo_api.skip
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
             flat = self._recognitions.flat
@@ -294,10 +294,10 @@ class CompiledFunction:
         kwargs: dict[str, Any],
         ahead: bool = False,
     ) -> Specialization:
-        with tracing(), young_garbage_only(), mode_stacks.without_dispatch_modes():
+        with tracing(), young_garbage_only(), mode_stacks.user_dispatch_modes_off():
             found = self._known(key, arguments)  # by now, by another thread
             specialization = None if found is None else found[0]
-            dynamic = self._dynamic or any(map(dynamo_api.has_marks, arguments.all))
+            dynamic = self._dynamic or any(map(dynamo_api.has_dynamic_marks, arguments.all))
             if specialization is None and (dynamic or self._general):
                 specialization = self._answering(general := self._without_sizes(key, arguments), arguments)
                 if specialization is not None:
@@ -339,7 +339,7 @@ class CompiledFunction:
                 casts = casts.differing(difference, arguments)
 
     def _key(self, tree: Hashable, arguments: Arguments) -> Key:
-        around = (*ambient_state.ambient_key(), function_modes.key(), self._attributes.key(arguments.all))
+        around = (*ambient_state.current_key(), function_modes.key(), self._attributes.key(arguments.all))
         return tree, arguments.key, around
 
     def _without_sizes(self, key: Key, arguments: Arguments) -> object:
@@ -480,7 +480,7 @@ class CompiledFunction:
                 return self._revive(blueprint, flat, casts, noted.guards, slot)
             except Exception as error:  # a compiler's, which raises it below as well, or the entry is wrong
                 slot.fails(error)
-        torch_fakes.load_fake_tensors()
+        torch_fakes.preload()
         try:
             specialization = noted.within_context(
                 self._trace, flat, casts, lifetimes, noted, inference, symbols, slot
@@ -616,7 +616,7 @@ class CompiledFunction:
         Raises:
             DoubleBackwardUnsupported: the function does not do any more what it did.
         """
-        ambient = ambient_state.ambient_of_now()
+        ambient = ambient_state.snapshot()
         levels: list[Level | None] = []
 
         def again(number: int) -> Level:
@@ -669,7 +669,7 @@ class CompiledFunction:
         return Specialization(
             changes.following(call),
             blueprint.spec,
-            pytree.putting_together(blueprint.spec),
+            pytree.unflatten_function(blueprint.spec),
             forward,
             graphs,
             built.source,
@@ -681,7 +681,7 @@ class CompiledFunction:
             changes=changes,
             attributes=self._attributes,
             casts=given,
-            region=autocast_state.autocast_cache_key() if use.asks else None,
+            region=autocast_state.cast_cache_key() if use.asks else None,
         )
 
     def _slot(

@@ -68,7 +68,7 @@ class CompiledModule(CompiledFunction):
         self._tracer: int | None = None  # the thread that traces
         self._callers: dict[tuple[int, str], Tensor] = {}  # what is in the places otherwise
 
-    @dynamo_api.skip_dynamo
+    @dynamo_api.skip
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module."""
         return self._run(*args, **kwargs) if kwargs else self.flat(*args)
@@ -100,7 +100,7 @@ class CompiledModule(CompiledFunction):
             return
         spec = specialization.spec
         result, values = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-        together = pytree.putting_together(pytree.tree_flatten(result)[1])
+        together = pytree.unflatten_function(pytree.tree_flatten(result)[1])
         if values:
 
             def together(flat: list[Any]) -> Any:
@@ -259,7 +259,7 @@ def _marked(module: nn.Module) -> tuple[int, ...]:
     """The input leaves of a graph of Dynamo's that it has marked as parameters and buffers (or the user, with
     `torch._dynamo.mark_static_address`): it hands these over as arguments."""
     inputs = (node for node, example in _inputs(module) for _ in _leaves_of(example))
-    return tuple(i for i, node in enumerate(inputs) if dynamo_api.is_marked_static(node))
+    return tuple(i for i, node in enumerate(inputs) if dynamo_api.is_static_input(node))
 
 
 def _symbolic(module: nn.Module) -> tuple[tuple[bool, ...] | None, ...]:
@@ -301,7 +301,7 @@ class AOTModule(nn.Module):
         self.orig_module = module
         self.compiled = compiled
 
-    @dynamo_api.skip_dynamo
+    @dynamo_api.skip
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the original returns."""
         return self.compiled.run(args, kwargs)

@@ -51,7 +51,7 @@ class GraphBuilder(Inference):
         """A tensor literal of the function; a fresh copy of it at every call."""
         name = f"_tensor_constant{self._constants}"
         self._constants += 1
-        with mode_stacks.modes_off():
+        with mode_stacks.dispatch_modes_off():
             setattr(self.root, name, value.detach().clone())
         node = self.graph.get_attr(name)
         self.metas[node] = meta_of(value)

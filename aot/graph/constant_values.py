@@ -43,7 +43,7 @@ class Known:
                 return None
             needed.add(node)
             nodes.extend(node.all_input_nodes)
-        with mode_stacks.modes_off(), torch.no_grad(), autocast_state.disable_autocast():
+        with mode_stacks.dispatch_modes_off(), torch.no_grad(), autocast_state.without_autocast():
             for node in self._builder.graph.nodes if needed else ():
                 if node in needed:
                     self._values[node] = self._run(node)
@@ -65,6 +65,6 @@ def _is_fixed(node: fx.Node) -> bool:
     if node.op == "get_attr" or node.target is operator.getitem:
         return True
     op = node.target
-    if not isinstance(op, op_queries.OpOverload) or op_queries.may_draw(op):
+    if not isinstance(op, op_queries.OpOverload) or op_queries.may_be_random(op):
         return False
     return not is_custom(op)  # which nobody but the caller is to run

@@ -39,6 +39,6 @@ def has_effect(node: fx.Node) -> bool:
 def moves_generator(node: fx.Node) -> bool:
     """Whether running the node draws random numbers."""
     op = operation_of(node)
-    if op is None or not op_queries.may_draw(op):
+    if op is None or not op_queries.may_be_random(op):
         return False
     return node.target is not op or not drops_nothing(op, node.args, node.kwargs)

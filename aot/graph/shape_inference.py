@@ -132,7 +132,7 @@ class Inference:
         if not any(meta.device.type == "cuda" for meta in metas):
             return False
         there = [meta._replace(device=_CPU) for meta in metas]
-        if not may_be_run(op, there, args, kwargs) or op_queries.may_draw(op):
+        if not may_be_run(op, there, args, kwargs) or op_queries.may_be_random(op):
             return False
         try:
             told = self._of_kernel(op, args, kwargs, at=_CPU)
@@ -163,8 +163,13 @@ class Inference:
             real = fx.node.map_arg((args, kwargs), make)
             return op(*real[0], **real[1]) if call is None else call(*real)
 
-        apart = rng.drawing_apart() if op_queries.may_draw(op) else contextlib.nullcontext()
-        with mode_stacks.modes_off(), autograd_state.outside_inference_mode(), torch.no_grad(), apart:
+        apart = rng.preserving_generators() if op_queries.may_be_random(op) else contextlib.nullcontext()
+        with (
+            mode_stacks.dispatch_modes_off(),
+            autograd_state.outside_inference_mode(),
+            torch.no_grad(),
+            apart,
+        ):
             try:
                 result = run(blank)
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
@@ -187,9 +192,13 @@ class Inference:
         else:
             result = self._imagined(op, args, kwargs, fakes, symbolic)
         storages = {tensor_impl.storage_key(f) for f in _tensors(fakes)}
-        recipe = recipe_of(result, storages, numbers=is_custom(op) or op_queries.returns_sizes(op))
+        recipe = recipe_of(result, storages, numbers=is_custom(op) or op_queries.has_symint_results(op))
         metas = [self.meta(node) for node in _nodes((args, kwargs))] if symbolic else []
-        odd = any(map(lies_oddly, metas)) and not is_custom(op) and not op_queries.is_seeded(op)
+        odd = (
+            any(map(lies_oddly, metas))
+            and not is_custom(op)
+            and not op_queries.is_nondeterministic_seeded(op)
+        )
         if op not in _ROW_MAJOR and op not in _COPIES and (odd or op_queries.has_python_meta(op)):
             recipe = self.as_computed(recipe, op, args, kwargs, odd)
         return recipe
@@ -222,7 +231,7 @@ class Inference:
     @contextlib.contextmanager
     def on_fakes(self, symbolic: bool) -> Iterator[None]:
         """While this lasts, operations take fake tensors, of which sizes are symbols if `symbolic`."""
-        with self.mode, dispatcher.python_dispatcher() if symbolic else contextlib.nullcontext():
+        with self.mode, dispatcher.python_dispatcher_on() if symbolic else contextlib.nullcontext():
             yield
 
     def run(
@@ -234,7 +243,7 @@ class Inference:
     ) -> Any:
         """What the operation's kernel returns or raises for tensors of zeros with the arguments' metadata;
         `numbers` gives those that symbols stand for."""
-        with mode_stacks.modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
+        with mode_stacks.dispatch_modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
             real = fx.node.map_arg(numbers((args, kwargs)), lambda node: self._blank(node, numbers))
             if op in PIVOTED:
                 real = fx.node.map_aggregate(real, as_pivots)
@@ -314,7 +323,7 @@ class Inference:
 def typed_refusals() -> Iterator[None]:
     """Where an operation is run on fake tensors: this project's errors for what they cannot do."""
     try:
-        with torch_fakes.unlogged():
+        with torch_fakes.without_error_logs():
             yield
     except torch_fakes.DataDependentOutputException as error:
         raise errors.DataDependentValue(

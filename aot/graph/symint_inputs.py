@@ -65,7 +65,7 @@ def numbered(module: fx.GraphModule, symbols: Symbols | None) -> Numbered:
             return value
         expression = value.value.node.expr
         if expression not in known:
-            known[expression] = symbolic_shapes.computed(expression, inputs, graph)
+            known[expression] = symbolic_shapes.symbol_nodes(expression, inputs, graph)
         return known[expression]
 
     for node in module.graph.nodes:

@@ -274,7 +274,7 @@ class Walk:
         if isinstance(value, _VALUES):
             return
         if isinstance(value, Tensor):  # (which nothing here keeps alive, and its id)
-            if not plain_fakes.is_memoryless(value):  # of a trace
+            if not plain_fakes.is_fake(value):  # of a trace
                 self._tensors[id(value)] = path, weakref.ref(value)
                 self._guard(path, Kind.LIKENESS, weakref.ref(value), "", likeness(value))
                 self._gradient(path, value)
@@ -633,7 +633,7 @@ class Walk:
                 if not any(part is _OWN_FORWARD for part in parts):
                     parts.append(_OWN_FORWARD)
         if isinstance(value, torch.nn.Module):
-            for hooks in module_hooks.hooks_of_all_modules():
+            for hooks in module_hooks.global_hook_registries():
                 self._reach(hooks, "torch.nn.modules.module's hooks of all modules")
         if library:
             return

@@ -23,12 +23,12 @@ from aot.torch_internals import mode_stacks
 _state = threading.local()
 
 
-are_on = mode_stacks.user_function_modes_are_on
+are_on = mode_stacks.is_user_function_mode_on
 
 
 def are_aside() -> bool:
     """Whether a mode of the user's is set aside."""
-    return not all(map(mode_stacks.stays_on, aside()))
+    return not all(map(mode_stacks.is_torch_mode, aside()))
 
 
 def aside() -> tuple[Any, ...]:
@@ -45,7 +45,7 @@ def set_aside(*, for_good: bool = False) -> Iterator[None]:
         for_good: they are not `restored` either.
     """
     stack, before = mode_stacks.function_modes(), aside()
-    staying = tuple(filter(mode_stacks.stays_on, stack))
+    staying = tuple(filter(mode_stacks.is_torch_mode, stack))
     _state.aside = staying if for_good else stack
     try:
         with mode_stacks.function_modes_replaced(staying):
@@ -76,7 +76,7 @@ def restored() -> Iterator[None]:
 
 def key() -> tuple[object, ...]:
     """Equal for two calls if their modes do the same, as long as what their code reads stays the same."""
-    return tuple(_key_of_mode(mode) for mode in aside() if not mode_stacks.is_mode_of_tracer(mode))
+    return tuple(_key_of_mode(mode) for mode in aside() if not mode_stacks.is_tracer_mode(mode))
 
 
 def _key_of_mode(mode: Any) -> object:

@@ -154,7 +154,7 @@ def _known(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _has_memory(value: Any) -> bool:
     """Whether it is a tensor, and none of a trace, which may not be asked for anything."""
-    return isinstance(value, Tensor) and not plain_fakes.is_memoryless(value)
+    return isinstance(value, Tensor) and not plain_fakes.is_fake(value)
 
 
 def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:

@@ -1,7 +1,7 @@
 """Type checks against ``torch.FloatTensor`` and its like, and what fakes answer them.
 
 ``isinstance(x, torch.FloatTensor)`` asks `x` for its highest dispatch key. The key that fakes have is no
-device's (`plain_fakes.memoryless`). The metaclass of these classes cannot be changed, so Python's
+device's (`plain_fakes.make_tensor`). The metaclass of these classes cannot be changed, so Python's
 `isinstance` is replaced while a function is traced that names one of them.
 """
 
@@ -45,8 +45,8 @@ def _checking_instances(original: Callable[[Any, Any], bool]) -> Callable[[Any, 
     def check(value: Any, classes: Any, /) -> bool:
         if original(value, classes):
             return True
-        if not (original(value, Tensor) and plain_fakes.is_memoryless(value)):
+        if not (original(value, Tensor) and plain_fakes.is_fake(value)):
             return False
-        return original(tensor_impl.tensor_without_elements(value.dtype, value.device), classes)
+        return original(tensor_impl.empty_real_tensor(value.dtype, value.device), classes)
 
     return check

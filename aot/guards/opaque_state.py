@@ -68,7 +68,7 @@ def state_of(owner: Any) -> object:
         except NotImplementedError:  # it asks the operating system
             return object()
     if isinstance(owner, torch.Generator):
-        with mode_stacks.modes_off():
+        with mode_stacks.dispatch_modes_off():
             return owner.get_state().numpy().tobytes()
     if isinstance(owner, numpy.random.RandomState):
         return _numbers(owner.get_state(legacy=False))

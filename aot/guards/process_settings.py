@@ -81,7 +81,7 @@ SETTINGS: tuple[Setting, ...] = (
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         lambda value: torch.set_anomaly_enabled(*value),
     ),
-    Setting("the state of autocast", autocast_state.autocast_states, autocast_state.set_autocast_states),
+    Setting("the state of autocast", autocast_state.device_states, autocast_state.set_device_states),
     Setting("the number of threads", torch.get_num_threads, torch.set_num_threads),
     Setting(
         "the precision of matrix products",
@@ -98,7 +98,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "the hooks on saved tensors",
         autograd_state.saved_tensor_hooks,
-        autograd_state.set_hooks_on_saved_tensors,
+        autograd_state.restore_saved_tensor_hooks,
     ),
 )
 DISPATCH_MODES = [setting.name for setting in SETTINGS].index("the dispatch modes")

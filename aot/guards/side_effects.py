@@ -581,7 +581,7 @@ def _within(path: str, value: Any, known: Set[int]) -> Iterator[tuple[str, Any]]
     ahead, seen = [(path, value)], set[int]()
     while ahead:
         path, value = ahead.pop()
-        if isinstance(value, _SYMBOLIC) or (isinstance(value, Tensor) and plain_fakes.is_memoryless(value)):
+        if isinstance(value, _SYMBOLIC) or (isinstance(value, Tensor) and plain_fakes.is_fake(value)):
             yield path, value
         if isinstance(value, (*_LASTING, Tensor)) or id(value) in known or id(value) in seen:
             continue

@@ -197,7 +197,7 @@ class Noted:
         """Let everything that the functions can change be as it was before `running`."""
         self._stays = False
         self._snapshot.put_back_settings()  # dispatch modes among them
-        with mode_stacks.modes_off():
+        with mode_stacks.dispatch_modes_off():
             if self._of_backward is not None:
                 self._of_backward.put_back()
                 self._of_backward = None
@@ -221,7 +221,7 @@ class Noted:
         codes = tuple(within(code))
         self._called.update(codes)
         self._guards = None
-        with mode_stacks.modes_off(), _refused():
+        with mode_stacks.dispatch_modes_off(), _refused():
             self._walk.call(codes, f"{code.co_qualname} is called, which")
             self._extend()
         self._check_types()
@@ -245,7 +245,7 @@ class Noted:
         self._guards = None
         name = module.__name__
         how = f"the function gets the module {name} under a name that it computes, whose code"
-        with mode_stacks.modes_off(), _refused():
+        with mode_stacks.dispatch_modes_off(), _refused():
             self._walk.go(module, late=how)
             self._extend()
         self._check_types()

@@ -164,8 +164,8 @@ class Given(Variables):
 
     def __init__(self, path: str, tensor: Tensor) -> None:
         super().__init__(path, vars(tensor))
-        wrapper = wrapper_subclasses.is_wrapper(tensor)
-        self._private = "_" if wrapper else dynamo_api.ATTRIBUTES_OF_TORCH
+        wrapper = wrapper_subclasses.is_wrapper_subclass(tensor)
+        self._private = "_" if wrapper else dynamo_api.TORCH_ATTRIBUTE_PREFIXES
         self._parts = {name for name, value in self.owner.items() if wrapper and isinstance(value, Tensor)}
 
     def read(self) -> dict[str, Any]:
@@ -438,7 +438,7 @@ class State:
         if isinstance(owner, random.Random):
             owner.setstate(state)
         elif isinstance(owner, torch.Generator):
-            with mode_stacks.modes_off():
+            with mode_stacks.dispatch_modes_off():
                 owner.set_state(state)
         elif isinstance(owner, numpy.random.RandomState):
             owner.set_state(state)
@@ -457,7 +457,7 @@ class State:
         if isinstance(owner, random.Random):
             return owner.getstate()
         if isinstance(owner, torch.Generator):
-            with mode_stacks.modes_off():
+            with mode_stacks.dispatch_modes_off():
                 return owner.get_state()
         if isinstance(owner, numpy.random.RandomState):
             return owner.get_state(legacy=False)

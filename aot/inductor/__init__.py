@@ -90,7 +90,7 @@ class Inductor:
             UnsupportedOption: an option that Inductor does not know, or one of stages that are not run here.
         """
         try:
-            settings = inductor_api.inductor_settings(mode, options)
+            settings = inductor_api.resolve_settings(mode, options)
         except RuntimeError as error:
             raise errors.UnsupportedOption(
                 f"mode={mode!r}, options={dict(options or {})!r}: {error}"
@@ -101,7 +101,7 @@ class Inductor:
                     f"{name}={settings[name]!r}{f', of mode={mode!r}' if mode else ''}: it can only be "
                     f"{value!r} here, as {reason}; leave it out"
                 )
-        known = inductor_api.inductor_options()
+        known = inductor_api.option_names()
         fixed = {name: value for name, (value, _) in _FIXED.items() if name in known}
         return cls({**settings, **fixed})  # whatever is set otherwise in the process
 
@@ -119,7 +119,7 @@ class Inductor:
 
     def _compile(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
         acts = {n.target for n in module.graph.nodes if is_act(n)}
-        with higher_order_ops.ordered(op for op in acts if isinstance(op, op_queries.OpOverload)):
+        with higher_order_ops.as_if_ordered(op for op in acts if isinstance(op, op_queries.OpOverload)):
             return self._compile_ordered(_by_tokens(module) if acts else module, example_inputs, which)
 
     def _compile_ordered(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
@@ -128,12 +128,12 @@ class Inductor:
         literals = [node.meta["val"] for node in lowering.literals.values()]
         inputs = [*example_inputs, *literals]
         if _has_loops(module):  # whose results have as many rows as they make turns
-            inputs = symbolic_shapes.with_symbols(inputs)
-        table = inductor_api.inductor_decompositions(self.settings)
-        graph = inductor_api.decomposed(lowering.function, inputs, table)
+            inputs = symbolic_shapes.unbacked_fakes_like(inputs)
+        table = inductor_api.decomposition_table(self.settings)
+        graph = inductor_api.decompose(lowering.function, inputs, table)
         if writes_within(graph.graph):  # what an operation is made of does
             functional = torch.func.functionalize(graph, remove="mutations")
-            graph = inductor_api.decomposed(functional, inputs, table)
+            graph = inductor_api.decompose(functional, inputs, table)
         (wanted,), (output,) = (m.graph.find_nodes(op="output") for m in (module, graph))
         draws = [node for node in graph.graph.nodes if moves_generator(node)]
         # Inductor takes away draws that nobody reads.
@@ -152,7 +152,7 @@ class Inductor:
             settings |= {"reorder_for_locality": False, "reorder_for_peak_memory": False}
         called, _, _ = get_aot_compilation_context()
         static = [*static_inputs(module), *range(len(example_inputs), len(inputs))]  # and the constants
-        compiled, strides = inductor_api.inductor_compile(
+        compiled, strides = inductor_api.compile_graph(
             graph, inputs, which, settings, donated, static, called
         )
         # (It tells strides of the call that was traced.)
@@ -168,7 +168,7 @@ class Inductor:
 
 def _has_loops(module: fx.GraphModule) -> bool:
     graphs = (part.graph for part in module.modules() if isinstance(part, fx.GraphModule))
-    loops = (higher_order_ops.WHILE_LOOP, higher_order_ops.STACKING_LOOP)
+    loops = (higher_order_ops.WHILE_LOOP, higher_order_ops.WHILE_LOOP_STACK_OUTPUT)
     return any(node.target in loops for graph in graphs for node in graph.nodes)
 
 
@@ -318,7 +318,9 @@ def _custom(op: Any, written: Any, args: Sequence[Any], kwargs: Mapping[str, Any
             f"leave it out, or use the backend aotfuzz"
         )
     names = [argument.name for argument in op._schema.arguments]
-    results = higher_order_ops.auto_functionalized(op, {**dict(zip(names, args, strict=False)), **kwargs})
+    results = higher_order_ops.call_auto_functionalized(
+        op, {**dict(zip(names, args, strict=False)), **kwargs}
+    )
     count = sum(map(is_written, op._schema.arguments))
     returned, left = results[: len(results) - count], results[len(results) - count :]
     lists = (value if isinstance(value, (list, tuple)) else (value,) for value in left)
@@ -358,7 +360,7 @@ def _as_known(result: Any, known: Any) -> Any:
         return result
     if result.is_complex():  # which Inductor lays out by a copy that leaves no gaps
         return call_whole(_laid_out, [result, list(known.stride())], {}, known)
-    return inductor_api.inductor_restrided(result, known.stride())
+    return inductor_api.restride(result, known.stride())
 
 
 class _LaidOut:
@@ -412,7 +414,7 @@ def _completed(
     symbolic = has_symbols(tuple(wrong.values()))
 
     def run(arguments: list[Any]) -> list[Any]:
-        if any(isinstance(a, torch.Tensor) and tensor_impl.is_zeros_without_memory(a) for a in arguments):
+        if any(isinstance(a, torch.Tensor) and tensor_impl.is_zero_tensor(a) for a in arguments):
             return list(module(*arguments))
         strides = at(wrong, example_inputs, arguments) if symbolic else wrong
         arguments.extend(constants)

@@ -226,7 +226,7 @@ def copies_count(graph: fx.Graph) -> bool:
 
 def _may_be_a_copy(node: fx.Node) -> bool:
     """Whether Inductor may take a result for one of the arguments that it is no view of."""
-    if node.target not in inductor_api.inductor_copies():
+    if node.target not in inductor_api.copy_ops():
         return False
     own = _kind(node)
     return any(_kind(source) == own for source in node.all_input_nodes)

@@ -114,7 +114,7 @@ class Linearity:
 
     def _after(self, name: str) -> Callable[..., None]:
         def check(results: tuple[Tensor | None, ...], gradients: Any) -> None:
-            with mode_stacks.modes_off(), torch.no_grad():
+            with mode_stacks.dispatch_modes_off(), torch.no_grad():
                 parts = (part for r in results if r is not None for part in plain_parts(r))
                 nodes = [self._recorder.read(part) for part in parts]
             for _ in self._advance():
@@ -143,7 +143,7 @@ class Linearity:
     def _kind(self, node: fx.Node) -> Kind:
         if node.op == "get_attr":
             value = getattr(self._recorder.builder.root, str(node.target))
-            with mode_stacks.modes_off():
+            with mode_stacks.dispatch_modes_off():
                 return Kind.CONSTANT if bool(value.any()) else Kind.ZERO
         if node.op != "call_function":
             return Kind.CONSTANT

@@ -32,7 +32,7 @@ def scripts_of(nodes: Iterable[Node], hooks: Iterable[Callable[..., Any]]) -> tu
 def _backward(node: Any) -> Iterator[Any]:
     function = autograd_graph.function_of(node)
     if not is_library(function.__module__):
-        kept = {name: value for name, value in vars(node).items() if not plain_fakes.is_memoryless(value)}
+        kept = {name: value for name, value in vars(node).items() if not plain_fakes.is_fake(value)}
         yield from (function.backward, function.vjp, kept)  # (behind a tensor of the trace nothing is read)
 
 

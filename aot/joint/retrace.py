@@ -251,7 +251,7 @@ def _run_higher(
             "and these on the call's sizes; call the original function, or compile it with dynamic=False"
         ) from error
     except Exception as error:
-        if symbolic_shapes.takes_no_symbols(error):
+        if symbolic_shapes.is_symint_unsupported(error):
             raise DoubleBackwardUnsupported(
                 "create_graph=True where a formula of the second derivative takes no symbols for sizes; call "
                 "the original function, or compile it with dynamic=False"

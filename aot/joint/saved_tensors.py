@@ -160,7 +160,7 @@ def _hidden(recorder: Recorder, graph: Graph, engine: Engine) -> Iterator[tuple[
     """
     for number, node in _secretive(graph, engine):
         was_run = bool(engine.segments[number].gradients)
-        if _hooks_of(recorder, node) is None and not (was_run and autograd_graph.is_view_write(node)):
+        if _hooks_of(recorder, node) is None and not (was_run and autograd_graph.is_copy_slices(node)):
             yield number, node
 
 
@@ -168,7 +168,7 @@ def _hooks_of(recorder: Recorder, node: Node) -> tuple[Any, Any] | None:
     """The saved-tensor hooks that there were when a node was made, if there were any."""
     number = autograd_graph.sequence_number(node)
     # (That of what is written to a view is made just before, and lies inside.)
-    return recorder.under_hooks.get(number - autograd_graph.is_view_write(node))
+    return recorder.under_hooks.get(number - autograd_graph.is_copy_slices(node))
 
 
 def _given_to_checkpoint(recorder: Recorder, node: Node) -> tuple[Tensor, ...] | None:
@@ -177,7 +177,7 @@ def _given_to_checkpoint(recorder: Recorder, node: Node) -> tuple[Tensor, ...] |
     if hooks is None:
         return None
     with contextlib.suppress(RuntimeError):  # modified in place since: this backward raises anyway
-        return activation_checkpoint.inputs_asked_for(hooks, partial(_reads, recorder, node))
+        return activation_checkpoint.inputs_if_unpacked(hooks, partial(_reads, recorder, node))
     return ()
 
 
@@ -186,7 +186,7 @@ def _secretive(graph: Graph, engine: Engine) -> Iterator[tuple[int, Node]]:
     for number, segment in enumerate(graph.segments):
         was_run = bool(engine.segments[number].gradients)
         for node in segment.nodes if was_run else (*segment.nodes, *graph.idle(number)):
-            if autograd_graph.hides_saved(node):
+            if autograd_graph.has_hidden_saved_tensors(node):
                 yield number, node
 
 
@@ -245,7 +245,7 @@ def idle_act(recorder: Recorder, graph: Graph, engine: Engine, exposed: Sequence
 
 
 def _zeros(node: Node) -> list[Tensor]:
-    looks = autograd_graph.looks_of_gradients(node)
+    looks = autograd_graph.all_grad_input_metadata(node)
     return [torch.zeros(size, dtype=dtype, device=device) for size, dtype, device in looks]
 
 
@@ -306,25 +306,26 @@ def frees_something(
     nodes = [node for node in graph.segments[number].nodes if not _is_unfreed(recorder, node)]
     if not engine.segments[number].gradients:
         nodes += graph.idle(number)
-    frees = any(_saves_something(node) for node in nodes if not autograd_graph.is_view_write(node)) or any(
+    frees = any(_saves_something(node) for node in nodes if not autograd_graph.is_copy_slices(node)) or any(
         _reads(recorder, node) or any(True for _ in _found_out(recorder, node, tensors))
         for of, node in _hidden(recorder, graph, engine)
         if of == number and not _is_unfreed(recorder, node)
     )
     frees = frees or any(
         of == number
-        and not (autograd_graph.is_view_write(node) or _is_unfreed(recorder, node))
+        and not (autograd_graph.is_copy_slices(node) or _is_unfreed(recorder, node))
         and _given_to_checkpoint(recorder, node) is not None
         for of, node in _secretive(graph, engine)
     )
-    return frees or any(map(autograd_graph.is_view_write, nodes)), not frees
+    return frees or any(map(autograd_graph.is_copy_slices, nodes)), not frees
 
 
 def keeps_attributes(recorder: Recorder, graph: Graph, number: int) -> bool:
     """Whether nodes of a segment may keep what autograd does not know of, and never frees."""
     nodes = graph.segments[number].nodes
     if any(
-        autograd_graph.hides_saved(n) and autograd_graph.sequence_number(n) in recorder.under_hooks
+        autograd_graph.has_hidden_saved_tensors(n)
+        and autograd_graph.sequence_number(n) in recorder.under_hooks
         for n in nodes
     ):
         return False  # it is not known whether such a one, in a checkpoint, has saved something
@@ -387,7 +388,7 @@ def _saved_by_function(node: Node) -> tuple[Tensor, ...]:
         return ()
     try:
         if activation_checkpoint.is_packed(node, "_saved_tensors"):
-            return activation_checkpoint.inputs_of_checkpoints(node, "_saved_tensors")
+            return activation_checkpoint.checkpoint_inputs(node, "_saved_tensors")
         saved: tuple[Tensor | None, ...] = node.saved_tensors  # type: ignore[attr-defined]
     except RuntimeError:
         return ()  # modified in place since, or freed
@@ -399,7 +400,7 @@ def _given_to_checkpoints(node: Node) -> Iterator[Tensor]:
     for name in _saved_names(node):
         if activation_checkpoint.is_packed(node, name):
             with contextlib.suppress(RuntimeError):  # modified in place since: this backward raises anyway
-                yield from activation_checkpoint.inputs_of_checkpoints(node, name)
+                yield from activation_checkpoint.checkpoint_inputs(node, name)
 
 
 def _saved_tensors(node: Node) -> Iterator[Tensor]:

@@ -116,7 +116,7 @@ class _Recording:
         except (Unsupported, symbolic_shapes.GuardOnDataDependentSymNode):
             raise
         except Exception as error:
-            if symbolic_shapes.takes_no_symbols(error):
+            if symbolic_shapes.is_symint_unsupported(error):
                 raise UnsupportedOperation(
                     "a formula of the backward takes no symbols for sizes; compile each size for itself "
                     "(dynamic=False)"
@@ -242,7 +242,7 @@ class _Recording:
     def _further(self, nodes: Iterable[Node], recorded: Recorded) -> dict[ArgumentEdge, Key]:
         """The edges of arguments that only the gradients of a segment's gradients may go to, with the edge in
         the trace: a write to a view keeps the view, and goes to its base, where the segment leads."""
-        if not recorded.gradients or not any(map(autograd_graph.is_view_write, nodes)):
+        if not recorded.gradients or not any(map(autograd_graph.is_copy_slices, nodes)):
             return {}
         fakes, joined = self.forward.entry.all, self.forward.recorder.joined
 
@@ -343,7 +343,7 @@ class _Recording:
                 "a nested tensor on the way between results that are differentiated apart; return it as well"
             )
         if like is None:
-            _, dtype, device = autograd_graph.looks_of_gradient(*edge)
+            _, dtype, device = autograd_graph.grad_input_metadata(*edge)
             return Entrance(None, (), dtype, device, None)
         layout = None if tangent is None else tangent.layout
         return Entrance(value, tuple(like.shape), like.dtype, like.device, layout, kept)

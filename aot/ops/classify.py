@@ -129,7 +129,7 @@ def blank_like(fake: Tensor) -> Tensor:
     """A tensor of zeros with the metadata of `fake`, and as lazy as that."""
     size, stride = fixed(fake.size()), fixed(fake.stride())
     blank = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device).zero_()
-    tensor_impl.set_lazy(blank, fake.is_conj(), fake.is_neg())
+    tensor_impl.set_lazy_bits(blank, fake.is_conj(), fake.is_neg())
     return blank
 
 
@@ -214,7 +214,7 @@ def classify(func: Any) -> Operation:
 def _classify(func: Any) -> Operation:
     tags = func.tags
     name = func._schema.name.split("::")[1]
-    random = op_queries.may_draw(func)
+    random = op_queries.may_be_random(func)
     if name in _STORAGE_OPS:
         return Operation(_STORAGE_OPS[name], placed=True)
     if func in (aten.lift_fresh.default, aten.lift.default) or func in READS_GRAD_MODE:
@@ -330,8 +330,8 @@ def ends_in_views(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 @contextlib.contextmanager
 def _eager(func: Any) -> Iterator[None]:
     """Eager, which is asked about an operation, and from which no draw stays."""
-    apart = rng.drawing_apart() if op_queries.may_draw(func) else contextlib.nullcontext()
-    with mode_stacks.nothing_on(), apart:
+    apart = rng.preserving_generators() if op_queries.may_be_random(func) else contextlib.nullcontext()
+    with mode_stacks.outside_all_modes(), apart:
         yield
 
 
@@ -352,7 +352,7 @@ def run_on_blanks(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 def casts_within(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether autocast, if it is on, casts what an operation is made of, below autograd, so that results have
     another dtype. Eager decides, on zeros, once for each operation and dtypes."""
-    autocasts = autocast_state.autocasts()
+    autocasts = autocast_state.dtypes_before_dispatch()
     if not autocasts:
         return False
     dtypes = tuple(tensor.dtype for tensor in tensors_in(args, kwargs))

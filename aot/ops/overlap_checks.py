@@ -51,7 +51,7 @@ def check_order(func: Any, target: Tensor, args: tuple[Any, ...], kwargs: dict[s
         return blank.zero_()
 
     if not is_custom(func):
-        with mode_stacks.modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
+        with mode_stacks.dispatch_modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
             func(*pytree.tree_map(zeros, args), **pytree.tree_map(zeros, kwargs))
     raise errors.UnsupportedOperation(
         f"{func} writes to a tensor of shape {tuple(target.shape)} that shows elements several times: its "

@@ -93,7 +93,7 @@ def build(
         "set_grad_enabled": autograd_state.set_grad_enabled,
         # (Autocast is part of the key: it is at a call what it is now.)
         "run_forward": runner(
-            forward, taken, bare=not (autocast_state.autocast_enabled() or plan.numbers.names)
+            forward, taken, bare=not (autocast_state.is_autocast_enabled() or plan.numbers.names)
         ),
         "miscounted": miscounted,
         "rng_lock": functional_rng.LOCK,
@@ -116,10 +116,10 @@ def build(
         "OtherTangent": OtherTangent,
         "physical": views.physical,
         "seen_as": views.seen_as,
-        "untold": dispatcher.untold,
-        "memoryless_storage": plain_fakes.memoryless_storage,
+        "untold": dispatcher.run_unrecorded,
+        "memoryless_storage": plain_fakes.make_storage,
         "set_creation_meta": autograd_state.set_creation_meta,
-        "inference_tensor": autograd_state.inference_tensor,
+        "inference_tensor": autograd_state.inference_alias,
         "reinterpreted": views.reinterpreted,
         "counter": _counter,
         "modified": _modified,
@@ -130,14 +130,14 @@ def build(
         "once_more": _once_more,
         "spent": _spent,
         "freed": _freed,
-        "graph_is_retained": autograd_graph.graph_is_retained,
+        "graph_is_retained": autograd_graph.is_graph_retained,
         "packed": _packed,
         "is_grad_enabled": torch.is_grad_enabled,
-        "is_autocast": autocast_state.autocast_enabled,
+        "is_autocast": autocast_state.is_autocast_enabled,
         "is_deterministic": ambient_state.are_kernels_deterministic,
         "was_deterministic": ambient_state.are_kernels_deterministic(),
         "saved_tensor_hooks": autograd_state.saved_tensor_hooks,
-        "copy_each": tensor_impl.copy_each,
+        "copy_each": tensor_impl.foreach_copy,
         "Tensor": Tensor,
     }
     if plan.visible != len(plan.outputs):
@@ -162,15 +162,15 @@ def build(
     code = compile(source, name, "exec")
     exec(code, namespace)
     # A function that Dynamo has compiled in pieces calls it from between them, and its backward as well.
-    dynamo_api.skip_dynamo(namespace["call"])
+    dynamo_api.skip(namespace["call"])
     for number in range(len(plan.parts)):
-        dynamo_api.skip_dynamo(namespace[f"backward{number}"])
+        dynamo_api.skip(namespace[f"backward{number}"])
         if plan.parts[number].own:
             namespace[f"with_own{number}"] = _with_own(plan.parts[number].own)
         names = ("forward", "backward")
         methods = {name: staticmethod(namespace[f"{name}{number}"]) for name in names}
         function = type("CompiledFunction", (torch.autograd.Function,), methods)
-        namespace[f"apply{number}"] = autograd_graph.apply_of(function)
+        namespace[f"apply{number}"] = autograd_graph.fast_apply(function)
     weakref.finalize(namespace["call"], linecache.cache.pop, name, None)
 
     def define(names: dict[str, Any]) -> Callable[..., list[Any]]:
@@ -245,7 +245,7 @@ class _Passing(torch.autograd.Function):
         return gradient
 
 
-_passing = autograd_graph.apply_of(_Passing)
+_passing = autograd_graph.fast_apply(_Passing)
 
 
 class _Written(torch.autograd.Function):
@@ -275,7 +275,7 @@ class _Written(torch.autograd.Function):
         return None, gradient, None, None, None
 
 
-_give_history = autograd_graph.apply_of(_Written)
+_give_history = autograd_graph.fast_apply(_Written)
 
 
 def _written(
@@ -305,7 +305,7 @@ def _forget_accumulator(tensor: Tensor) -> None:
 def _no_data(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     """What may be the `.data` of a tensor, as lazily conjugated or negated as that, and has no elements."""
     data = torch.empty(0, dtype=dtype, device=tensor.device)
-    tensor_impl.set_lazy(data, tensor.is_conj(), tensor.is_neg())
+    tensor_impl.set_lazy_bits(data, tensor.is_conj(), tensor.is_neg())
     return data
 
 
@@ -355,7 +355,7 @@ def _once_more(kept: list[tuple[Callable[[Any], Any], Any]], stays: bool) -> tup
     if not kept:
         raise _freed()
     values = tuple(unpack(value) for unpack, value in kept)
-    if not (stays or autograd_graph.graph_is_retained()):
+    if not (stays or autograd_graph.is_graph_retained()):
         kept.clear()
     return values
 
@@ -385,7 +385,7 @@ def _is_detached(tensor: Tensor | None) -> bool:
 
 def _runs(node: Any, edges: tuple[int, ...]) -> bool:
     """Whether the backward that runs now goes on at one of these edges of a node."""
-    return any(autograd_graph.is_run(node.next_functions[k][0]) for k in edges)
+    return any(autograd_graph.will_execute(node.next_functions[k][0]) for k in edges)
 
 
 def _modified(counter: Tensor, version: int, size: torch.Size) -> RuntimeError:

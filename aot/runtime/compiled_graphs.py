@@ -33,8 +33,8 @@ def runner(compiled: Compiled, taken: Sequence[int] = (), *, bare: bool = False)
     def prepared(arguments: list[Any], numbers: Sequence[int] = ()) -> Any:
         if taken:
             arguments[:0] = [numbers[i] for i in taken]
-        if autocast_state.autocast_enabled():
-            with autocast_state.disable_autocast():
+        if autocast_state.is_autocast_enabled():
+            with autocast_state.without_autocast():
                 return run(arguments)
         return run(arguments)
 

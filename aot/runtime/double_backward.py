@@ -120,7 +120,7 @@ class Derivative:
         like = self._level.entrances[entrance][1]
         if self._symbols is None or (is_wrapper(tangent) and is_nested(tangent)):
             return tangent  # type: ignore[no-any-return]
-        with plain_fakes.with_memoryless():
+        with plain_fakes.fakes_allowed():
             return as_in_trace(tangent, like, self._symbols, numbers)
 
     def _run_and_record(self, noted: Noted, *circumstances: Any) -> Step:
@@ -161,7 +161,7 @@ class Derivative:
 def _kind_of(tangent: Any) -> object:
     """Equal for two tangents if one recorded backward is for both."""
     kind = _type_of(tangent)
-    return _ZEROS if kind is None and tensor_impl.is_zeros_without_memory(tangent) else kind
+    return _ZEROS if kind is None and tensor_impl.is_zero_tensor(tangent) else kind
 
 
 _ZEROS = "zeros without memory, as a product of them is, of whatever type the other factor"

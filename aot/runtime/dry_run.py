@@ -264,6 +264,6 @@ def _imitated(node: fx.Node | None) -> Tensor | None:
         return None
     value = node.meta["val"]
     result = torch.empty(0, dtype=value.dtype, device=META)
-    storage = plain_fakes.memoryless_storage(hinted(value.untyped_storage().nbytes()), META)
+    storage = plain_fakes.make_storage(hinted(value.untyped_storage().nbytes()), META)
     where = hinted((value.storage_offset(), tuple(value.size()), value.stride()))
     return result.set_(storage, *where)

@@ -99,7 +99,7 @@ def as_in_trace(given: Any, like: Any, symbols: Symbols, numbers: Sequence[int])
     def traced(tensor: Any, *likely: Sequence[Any]) -> Tensor:
         where = shown(tensor.shape, tensor.stride(), *likely)
         with symbols.mode:
-            if tensor_impl.is_zeros_without_memory(tensor):
+            if tensor_impl.is_zero_tensor(tensor):
                 zeros = torch.ops.aten._efficientzerotensor
                 made: Tensor = zeros(where[0], dtype=tensor.dtype, device=tensor.device)
                 return made

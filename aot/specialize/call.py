@@ -180,7 +180,7 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
                     root.requires_grad,
                     root.is_leaf,
                     autograd_state.creation_meta(tensor),
-                    autograd_state.accumulates(tensor),
+                    autograd_state.can_accumulate_grad(tensor),
                     seen.get(identity),
                     root.untyped_storage()._cdata == address,
                 )
@@ -274,7 +274,7 @@ def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
 
 def _constant_key(position: int, value: object) -> object:
     if not isinstance(value, CONSTANTS):
-        if script_objects.is_opaque(value):
+        if script_objects.is_opaque_object(value):
             return type(value), value
         raise errors.UnsupportedArgument(
             f"argument {position} (counting the leaves of the argument tree) is a {type(value).__name__}; "

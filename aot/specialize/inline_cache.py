@@ -1,10 +1,10 @@
 """Calls that are known again without making their key: a generated test for each key that is asked for often.
 
 A key is made of some fifteen attributes of each tensor, read one by one and hashed. The test of a key reads
-most of them in C (`tensor_impl.tensor_test`), and the rest cheapest first, up to the first that differs.
-It passes only for calls that have this key, or one that means the same to what answers (`Answer.lying`);
-it need not pass for all of them. What answers the call is called from the same generated function, so that a
-call that is known runs that, and what answers it.
+most of them in C (`tensor_impl.compile_tensor_test`), and the rest cheapest first, up to the first that
+differs. It passes only for calls that have this key, or one that means the same to what answers
+(`Answer.lying`); it need not pass for all of them. What answers the call is called from the same generated
+function, so that a call that is known runs that, and what answers it.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def calling(seen: Recognitions, otherwise: Callable[..., Any]) -> Callable[..., 
         return otherwise(*args)
 
     # (As of all that is called from code that Dynamo may compile.)
-    dynamo_api.skip_dynamo(call)
+    dynamo_api.skip(call)
     return call
 
 
@@ -173,7 +173,7 @@ def compile_recognition(
 
 
 def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | None] | None:
-    """A function of the leaves of a call with the same tree, under the same `ambient_state.ambient_key` and
+    """A function of the leaves of a call with the same tree, under the same `ambient_state.current_key` and
     outside of transforms: the tensors among them, each object once, if the key of the call is that of
     `arguments`; otherwise None, perhaps also where the key is the same.
 
@@ -210,7 +210,7 @@ class _Test:
     def recognition(self, answer: Answer, found: Found) -> Callable[[Sequence[Any]], Any] | None:
         if not self._made():
             return None
-        ambient, names = ambient_state.ambient_test(self._arguments.tensors)
+        ambient, names = ambient_state.compile_key_test(self._arguments.tensors)
         self._scope.update(found.names)
         self._scope.update(names)
         self._scope.update(hold=answer.hold, call=answer.call, together=answer.together)
@@ -314,7 +314,7 @@ class _Test:
             self._tests.append(f"type({name}) is {name}_type and key_of({name}) == {name}_key")
 
     def _in_c(self, test: str, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
-        self._scope[test] = tensor_impl.tensor_test(tensors)
+        self._scope[test] = tensor_impl.compile_tensor_test(tensors)
         self._tests.append(f"{test}({', '.join(names)})")
 
     def _at_once(self) -> None:
@@ -392,12 +392,14 @@ class _Test:
             if tensor._is_view():
                 root = tensor._base
                 assert root is not None
-                self._scope.update(made=autograd_state.creation_meta, accumulates=autograd_state.accumulates)
+                self._scope.update(
+                    made=autograd_state.creation_meta, accumulates=autograd_state.can_accumulate_grad
+                )
                 same = root.untyped_storage()._cdata == tensor.untyped_storage()._cdata
                 its, own = (f"{one}.untyped_storage()._cdata" for one in (roots[id(root)], name))
                 self._tests += [
                     f"made({name}) == {autograd_state.creation_meta(tensor)!r}",
-                    f"accumulates({name}) is {autograd_state.accumulates(tensor)}",
+                    f"accumulates({name}) is {autograd_state.can_accumulate_grad(tensor)}",
                     f"({its} == {own}) is {same}",
                 ]
         return True

@@ -61,14 +61,12 @@ def imitate(
         key = tensor_impl.storage_key(real)
         if key not in storages:
             size = needed.get(key) or nbytes(real)
-            storages[key] = plain_fakes.memoryless_storage(
-                size, device or real.device, symbolic=places is not None
-            )
+            storages[key] = plain_fakes.make_storage(size, device or real.device, symbolic=places is not None)
         where = lying(real)
         fake: Tensor
         if real.is_inference():
             with torch.inference_mode():
-                fake = plain_fakes.memoryless(
+                fake = plain_fakes.make_tensor(
                     storages[key], where.size, where.stride, where.offset, real.dtype, device or real.device
                 )
         elif relative is not None:
@@ -77,10 +75,10 @@ def imitate(
                 if where != geometry(fake):
                     fake = _seen_as(fake, where).detach()
         else:
-            fake = plain_fakes.memoryless(
+            fake = plain_fakes.make_tensor(
                 storages[key], where.size, where.stride, where.offset, real.dtype, device or real.device
             )
-        tensor_impl.set_lazy(fake, real.is_conj(), real.is_neg())
+        tensor_impl.set_lazy_bits(fake, real.is_conj(), real.is_neg())
         if isinstance(real, torch.nn.Parameter):
             fake = torch.nn.Parameter(fake, requires_grad=False)
         if real.requires_grad:
@@ -141,7 +139,7 @@ def root_of(tensor: Tensor) -> Tensor:
         assert base is not None
         if (
             base.requires_grad >= tensor.requires_grad
-            and not autograd_state.accumulates(tensor)
+            and not autograd_state.can_accumulate_grad(tensor)
             and (
                 base.dtype == tensor.dtype
                 or views.is_part(base.dtype, tensor.dtype)
@@ -203,7 +201,7 @@ def check_current(
             continue
         base = tensor._base
         assert base is not None
-        if autograd_state.accumulates(tensor) and base.requires_grad and not fake.requires_grad:
+        if autograd_state.can_accumulate_grad(tensor) and base.requires_grad and not fake.requires_grad:
             raise errors.AutogradStateMutation(
                 f"the function has tensor {position} require no grad any more, a leaf that is a view of what "
                 f"requires grad, so that it goes on saying that it does: call requires_grad_(False) outside"
@@ -218,7 +216,7 @@ def check_current(
                 f"the function writes in grad mode to tensor {position}, a view of a tensor that was "
                 f"detached in place since, which eager forbids; write under torch.no_grad, or to a clone"
             )
-        if not autograd_state.accumulates(tensor):
+        if not autograd_state.can_accumulate_grad(tensor):
             continue
         family = (f for t, f in zip(tensors, fakes, strict=True) if t is base or t._base is base)
         if autograd_state.creation_meta(tensor) != "DEFAULT" and any(

@@ -112,7 +112,7 @@ def _known(numbers: Iterable[Any]) -> list[Any]:
 def _as_made(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_as_made, value))
-    return symbolic_shapes.as_made(value) if isinstance(value, torch.SymInt) else value
+    return symbolic_shapes.original_expression(value) if isinstance(value, torch.SymInt) else value
 
 
 def alike(first: Geometry, second: Geometry) -> bool:

@@ -96,7 +96,7 @@ def _moved(part: _Part, to: Callable[[int], int]) -> _Part:
     return part if isinstance(part, SharedTensorMeta) else part.moved(to)
 
 
-is_wrapper = wrapper_subclasses.is_wrapper
+is_wrapper = wrapper_subclasses.is_wrapper_subclass
 
 
 def unwrapped(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor]]:

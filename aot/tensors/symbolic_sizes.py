@@ -89,7 +89,7 @@ def at(value: Any, examples: Sequence[Any], arguments: Sequence[Any]) -> Any:
     for example, argument in zip(examples, arguments, strict=True):
         for one, number in zip(numbers_of(example), numbers_of(argument), strict=True):
             if isinstance(one, torch.SymInt):
-                found[symbolic_shapes.as_made(one)] = number
+                found[symbolic_shapes.original_expression(one)] = number
     return _replaced(value, found)
 
 
@@ -283,7 +283,7 @@ class Symbols:
             self._equal.append((f"{path}.untyped_storage().nbytes()", self._nbytes[key]))
 
     def _is_fixed(self, tensor: Tensor, dimension: int) -> bool:
-        mark = dynamo_api.is_marked(tensor, dimension)
+        mark = dynamo_api.dynamic_mark(tensor, dimension)
         return mark is not True if self._unmarked else mark is False
 
     def _lying(self, path: str, tensor: Tensor, size: tuple[Number, ...]) -> Geometry:

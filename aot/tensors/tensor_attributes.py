@@ -37,13 +37,13 @@ class AttributeNames:
         space = vars(tensor)
         if not space or not (self.every or not self.names.isdisjoint(space)):
             return []
-        parts = tensor.__tensor_flatten__()[0] if wrapper_subclasses.is_wrapper(tensor) else ()  # type: ignore[attr-defined]
+        parts = tensor.__tensor_flatten__()[0] if wrapper_subclasses.is_wrapper_subclass(tensor) else ()  # type: ignore[attr-defined]
         return [
             (name, value)
             for name, value in space.items()
             if (self.every or name in self.names)
             and name not in parts
-            and not name.startswith(dynamo_api.ATTRIBUTES_OF_TORCH)
+            and not name.startswith(dynamo_api.TORCH_ATTRIBUTE_PREFIXES)
         ]
 
     def key(self, tensors: Sequence[Tensor]) -> tuple[object, ...]:
@@ -87,7 +87,7 @@ def give_attributes(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> list[
         own = {
             name: value
             for name, value in vars(tensor).items()
-            if name not in space and not name.startswith(dynamo_api.ATTRIBUTES_OF_TORCH)
+            if name not in space and not name.startswith(dynamo_api.TORCH_ATTRIBUTE_PREFIXES)
         }
         space.update(own)
         found.append(Given(frozenset(space), own))
@@ -102,7 +102,7 @@ def check_attributes(what: str, fake: Tensor, before: Given) -> None:
     """
     space = vars(fake)
     # (What a wrapper subclass keeps for itself, its class sets.)
-    private = "_" if wrapper_subclasses.is_wrapper(fake) else dynamo_api.ATTRIBUTES_OF_TORCH
+    private = "_" if wrapper_subclasses.is_wrapper_subclass(fake) else dynamo_api.TORCH_ATTRIBUTE_PREFIXES
     changed = [name for name in space if name not in before.known and not name.startswith(private)]
     changed += [name for name, value in before.own.items() if space.get(name, _GONE) is not value]
     if changed:

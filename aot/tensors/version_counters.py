@@ -35,11 +35,11 @@ def counter_groups(tensors: Sequence[Tensor]) -> tuple[int, ...]:
         before = [tensor._version for tensor in alike]
         # Of those that share one, the first is the last to set it.
         marks = [k * apart for k in range(len(alike))]
-        tensor_impl.set_versions(alike[::-1], marks[::-1])
+        tensor_impl.set_version_counters(alike[::-1], marks[::-1])
         firsts = [tensor._version // apart for tensor in alike]
         chosen = [k for k, first in enumerate(firsts) if k == first]
         moved = [alike[k]._version % apart for k in chosen]
-        tensor_impl.set_versions(
+        tensor_impl.set_version_counters(
             [alike[k] for k in chosen], [before[k] + m for k, m in zip(chosen, moved, strict=True)]
         )
     for i, first in zip(places, firsts, strict=True):
@@ -65,11 +65,11 @@ def counted_as(tensor: Tensor, version: int) -> Iterator[None]:
     """As if the version counter of `tensor` were at `version`, for as long as it lasts."""
     with _setting_counters:
         before = tensor._version
-        tensor_impl.set_versions((tensor,), (version,))
+        tensor_impl.set_version_counters((tensor,), (version,))
         try:
             yield
         finally:
-            tensor_impl.set_versions((tensor,), (before,))
+            tensor_impl.set_version_counters((tensor,), (before,))
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def moved_version(tensor: Tensor) -> Iterator[None]:
     try:
         yield
     finally:
-        tensor_impl.set_versions((tensor,), (before,))
+        tensor_impl.set_version_counters((tensor,), (before,))
 
 
 @contextlib.contextmanager
@@ -90,7 +90,7 @@ def uncounted(tensor: Tensor) -> Iterator[None]:
     try:
         yield
     finally:
-        tensor_impl.set_versions((tensor,), (before,))
+        tensor_impl.set_version_counters((tensor,), (before,))
 
 
 def detached_in_place() -> RuntimeError:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["inputs_asked_for", "inputs_of_checkpoints", "is_packed"]
+__all__ = ["checkpoint_inputs", "inputs_if_unpacked", "is_packed"]
 
 
 def is_packed(node: torch.autograd.graph.Node, name: str, *, in_checkpoints: bool = True) -> bool:
@@ -23,7 +23,7 @@ def is_packed(node: torch.autograd.graph.Node, name: str, *, in_checkpoints: boo
     return False
 
 
-def inputs_of_checkpoints(node: torch.autograd.graph.Node, name: str) -> tuple[Tensor, ...]:
+def checkpoint_inputs(node: torch.autograd.graph.Node, name: str) -> tuple[Tensor, ...]:
     """What the checkpoint was called with that got what `node` has saved as its attribute `name`: it unpacks
     all of it before it runs anything again.
 
@@ -31,57 +31,57 @@ def inputs_of_checkpoints(node: torch.autograd.graph.Node, name: str) -> tuple[T
         RuntimeError: autograd finds that some of it was written to since, or freed.
     """
     raw = getattr(node, f"_raw{name}", ())
-    return tuple(_inputs_of_checkpoints(raw if isinstance(raw, (tuple, list)) else (raw,)))
+    return tuple(_inputs_of_saved(raw if isinstance(raw, (tuple, list)) else (raw,)))
 
 
-def _inputs_of_checkpoints(saved: Sequence[Any]) -> Iterator[Tensor]:
+def _inputs_of_saved(saved: Sequence[Any]) -> Iterator[Tensor]:
     for one in saved:
-        frame = _frame_of_checkpoint(one.unpack_hook)
+        frame = _frame_of(one.unpack_hook)
         if frame is not None:
-            yield from _inputs_of_checkpoint(frame)
+            yield from _inputs_of_frame(frame)
 
 
-def _frame_of_checkpoint(unpack: Any) -> Any:
+def _frame_of(unpack: Any) -> Any:
     """The checkpoint that an unpack hook belongs to, if it does to one (what runs again has hooks, too)."""
     if getattr(unpack, "__module__", "") != torch.utils.checkpoint.__name__:
         return None
     return inspect.getclosurevars(unpack).nonlocals.get("frame")
 
 
-def _inputs_of_checkpoint(frame: Any) -> Iterator[Tensor]:
+def _inputs_of_frame(frame: Any) -> Iterator[Tensor]:
     saver = getattr(frame, "input_saver", None)  # torch 2.11
     inputs = frame.saved_args if saver is None else saver.grad_fn._raw_saved_tensors
     inputs = [one for one in inputs if hasattr(one, "unpack_hook")]
     # (Those of a checkpoint inside of another one are had by running that one again.)
     if any(one.unpack_hook is not None for one in inputs):
-        yield from _inputs_of_checkpoints(inputs)
+        yield from _inputs_of_saved(inputs)
     else:
         yield from (one.unpack() for one in inputs) if saver is None else saver.grad_fn.saved_tensors
 
 
-class _Asked(Exception):
+class _Unpacked(Exception):
     """A checkpoint is asked for what it has kept."""
 
 
-def inputs_asked_for(hooks: tuple[Any, Any], run: Callable[[], object]) -> tuple[Tensor, ...] | None:
+def inputs_if_unpacked(hooks: tuple[Any, Any], run: Callable[[], object]) -> tuple[Tensor, ...] | None:
     """What a checkpoint, given by its saved-tensor hooks, was called with, if `run` asks it for what it has
     kept, which is then not computed: it raises inside of `run`, which does not let that out. Else None.
 
     Raises:
         RuntimeError: autograd finds that some of it was written to since, or freed.
     """
-    frame = _frame_of_checkpoint(hooks[1])
+    frame = _frame_of(hooks[1])
     if frame is None:
         return None
     recomputed = []
 
     def stop(*args: object) -> None:
         recomputed.append(args)
-        raise _Asked
+        raise _Unpacked
 
     function, frame.recompute_fn = frame.recompute_fn, stop
     try:
         run()
     finally:
         frame.recompute_fn = function
-    return tuple(_inputs_of_checkpoint(frame)) if recomputed else None
+    return tuple(_inputs_of_frame(frame)) if recomputed else None

@@ -16,20 +16,20 @@ from torch.utils._device import DeviceContext
 from aot.torch_internals import autocast_state, dispatcher, mode_stacks
 
 __all__ = [
-    "ambient_key",
-    "ambient_of_now",
-    "ambient_test",
     "are_kernels_deterministic",
     "backward_key",
+    "compile_key_test",
+    "current_key",
     "default_device",
-    "default_dtype",
+    "default_dtype_replaced",
     "process_key",
     "set_default_device",
+    "snapshot",
 ]
 
 
 @contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def default_dtype_replaced(dtype: torch.dtype) -> Iterator[None]:
     """While this lasts, the default dtype is this one."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -39,7 +39,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _default_device() -> str:
+def _default_device_name() -> str:
     """`torch.get_default_device`, which imports what it needs at each call."""
     context = _GLOBAL_DEVICE.__dict__.get("device_context")
     if context is None and not mode_stacks.function_mode_count():
@@ -47,27 +47,28 @@ def _default_device() -> str:
     return str(torch.get_default_device())
 
 
-def ambient_key() -> tuple[object, ...]:
+def current_key() -> tuple[object, ...]:
     """Everything outside the arguments that changes what a trace records."""
     autocast = torch._C._is_any_autocast_enabled()
     return (
         torch.is_grad_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
-        _default_device(),
-        (autocast_state.autocast_states(), torch.is_autocast_cache_enabled()) if autocast else None,
+        _default_device_name(),
+        (autocast_state.device_states(), torch.is_autocast_cache_enabled()) if autocast else None,
         torch.is_inference_mode_enabled(),
         torch._C._is_torch_function_enabled(),
         torch._C._is_torch_function_all_disabled(),
     )
 
 
-def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
-    """An expression that is true only where `ambient_key` gives what it gives now, where
+def compile_key_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
+    """An expression that is true only where `current_key` gives what it gives now, where
     `function_transforms.are_tensors_transformed` and `dispatcher.is_below_autograd` are false, and the names
-    in it. It is asked when `tensor_impl.tensor_test` of these has passed, and costs a third of all of these.
+    in it. It is asked when `tensor_impl.compile_tensor_test` of these has passed, and costs a third of all of
+    these.
     """
-    key, own = ambient_key(), _GLOBAL_DEVICE
+    key, own = current_key(), _GLOBAL_DEVICE
     names: dict[str, Any] = {"peek": torch._C._functorch.peek_interpreter_stack, "levels": forward_ad}
     tests = ["levels._current_level < 0", "peek() is None"]
     if torch.is_inference_mode_enabled() or all(tensor.is_inference() for tensor in tensors):
@@ -77,7 +78,7 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
     plain = torch._C._is_torch_function_enabled()
     if own.__dict__ or mode_stacks.function_mode_count() or torch._C._is_any_autocast_enabled() or not plain:
         tests += ["ambient() == here", "not modes()"]
-        names.update(ambient=ambient_key, here=key, modes=mode_stacks.user_function_modes_are_on)
+        names.update(ambient=current_key, here=key, modes=mode_stacks.is_user_function_mode_on)
         return " and ".join(tests), names
     tests += [
         f"grad() is {key[0]}",
@@ -93,7 +94,7 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
         dtype=torch.get_default_dtype,
         default=key[1],
         deterministic=are_kernels_deterministic,
-        autocast=autocast_state.autocast_enabled,
+        autocast=autocast_state.is_autocast_enabled,
         modes=mode_stacks.function_mode_count,
         functions=torch._C._is_torch_function_enabled,
         own=own,
@@ -104,18 +105,18 @@ def ambient_test(tensors: Sequence[Tensor]) -> tuple[str, dict[str, Any]]:
 _GLOBAL_DEVICE = torch._GLOBAL_DEVICE_CONTEXT  # what a thread has set, where it has
 
 
-def ambient_of_now() -> Callable[[], contextlib.AbstractContextManager[None]]:
-    """What sets all that `ambient_key` looks at to what it is now, for as long as it lasts; inference mode
+def snapshot() -> Callable[[], contextlib.AbstractContextManager[None]]:
+    """What sets all that `current_key` looks at to what it is now, for as long as it lasts; inference mode
     aside."""
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     deterministic = torch.are_deterministic_algorithms_enabled()
-    device = _default_device()
+    device = _default_device_name()
     autocast = [
         (d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d))
         for d in autocast_state.AUTOCAST_DEVICES
     ]
 
-    within, cached = autocast_state.autocast_cache_key()
+    within, cached = autocast_state.cast_cache_key()
 
     @contextlib.contextmanager
     def ambient() -> Iterator[None]:
@@ -123,13 +124,13 @@ def ambient_of_now() -> Callable[[], contextlib.AbstractContextManager[None]]:
         with contextlib.ExitStack() as stack:
             if within:
                 torch.autocast_increment_nesting()
-                stack.callback(_end_region)
+                stack.callback(_leave_autocast_region)
             stack.callback(torch.set_autocast_cache_enabled, torch.is_autocast_cache_enabled())
             torch.set_autocast_cache_enabled(cached)
             for kind, enabled, of in autocast:
                 if (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) != (enabled, of):
                     stack.enter_context(torch.autocast(kind, of, enabled))
-            if _default_device() != device:
+            if _default_device_name() != device:
                 stack.enter_context(torch.device(device))
             stack.enter_context(torch.set_grad_enabled(grad))
             stack.callback(_set_defaults, *before)
@@ -139,7 +140,7 @@ def ambient_of_now() -> Callable[[], contextlib.AbstractContextManager[None]]:
     return ambient
 
 
-def _end_region() -> None:
+def _leave_autocast_region() -> None:
     if torch.autocast_decrement_nesting() == 0:
         torch.clear_autocast_cache()
 

@@ -12,20 +12,20 @@ from torch.overrides import enable_reentrant_dispatch
 __all__ = [
     "AUTOCAST_DEVICES",
     "AUTOCAST_KEYS",
-    "autocast_cache_key",
-    "autocast_enabled",
-    "autocast_states",
-    "autocast_uncached",
-    "autocasts",
-    "disable_autocast",
-    "set_autocast_states",
+    "cast_cache_key",
+    "device_states",
+    "dtypes_before_dispatch",
+    "is_autocast_enabled",
+    "set_device_states",
+    "without_autocast",
+    "without_cast_cache",
 ]
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 AUTOCAST_KEYS = [getattr(torch._C.DispatchKey, f"Autocast{device.upper()}") for device in AUTOCAST_DEVICES]
 
 
-def autocasts() -> dict[str, torch.dtype]:
+def dtypes_before_dispatch() -> dict[str, torch.dtype]:
     """Inside a dispatch mode: for which devices autocast was on when an operation came, and the dtypes."""
     with enable_reentrant_dispatch():
         return {
@@ -36,11 +36,11 @@ def autocasts() -> dict[str, torch.dtype]:
 
 
 # Whether any device is under autocast.
-autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
+is_autocast_enabled: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
 @contextlib.contextmanager
-def autocast_uncached() -> Iterator[None]:
+def without_cast_cache() -> Iterator[None]:
     """While this lasts, autocast keeps no cast of a leaf for the next operation that takes it."""
     before = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
@@ -50,19 +50,19 @@ def autocast_uncached() -> Iterator[None]:
         torch.set_autocast_cache_enabled(before)
 
 
-def autocast_cache_key() -> tuple[bool, bool]:
+def cast_cache_key() -> tuple[bool, bool]:
     """Whether this thread is in a region of autocast, and whether casts of leaves are kept until it ends."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting() > 0, torch.is_autocast_cache_enabled()
 
 
-def disable_autocast() -> contextlib.AbstractContextManager[Any]:
+def without_autocast() -> contextlib.AbstractContextManager[Any]:
     """Graphs hold the casts that autocast made while tracing; running them must not cast again."""
     manager: contextlib.AbstractContextManager[Any] = torch._C._DisableAutocast()
     return manager
 
 
-def autocast_states() -> tuple[tuple[str, bool, torch.dtype], ...]:
+def device_states() -> tuple[tuple[str, bool, torch.dtype], ...]:
     """For each device, whether autocast is on and which dtype it casts to."""
     return tuple(
         (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
@@ -70,7 +70,7 @@ def autocast_states() -> tuple[tuple[str, bool, torch.dtype], ...]:
     )
 
 
-def set_autocast_states(states: Sequence[tuple[str, bool, torch.dtype]]) -> None:
+def set_device_states(states: Sequence[tuple[str, bool, torch.dtype]]) -> None:
     """Set those for good."""
     for device, enabled, dtype in states:
         torch.set_autocast_enabled(device, enabled)

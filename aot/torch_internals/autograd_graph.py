@@ -12,24 +12,24 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 __all__ = [
-    "NO_ZEROS",
-    "SAVE",
-    "apply_of",
+    "NO_MATERIALIZED_GRADS",
+    "SAVE_FOR_BACKWARD",
+    "all_grad_input_metadata",
     "current_node",
+    "fast_apply",
     "function_of",
-    "graph_is_retained",
-    "hides_saved",
+    "functions_skipped",
+    "grad_fn_shape",
+    "grad_input_metadata",
+    "has_hidden_saved_tensors",
+    "is_copy_slices",
     "is_function_node",
-    "is_run",
-    "is_view_write",
-    "looks_of_gradient",
-    "looks_of_gradients",
+    "is_graph_retained",
     "next_sequence_number",
-    "noting_unpacked",
+    "recording_unpacked",
     "run_node",
     "sequence_number",
-    "shape_computed",
-    "skipped",
+    "will_execute",
 ]
 
 
@@ -38,17 +38,17 @@ def current_node() -> Node | None:
     return torch._C._current_autograd_node()
 
 
-def is_run(node: Node) -> bool:
+def will_execute(node: Node) -> bool:
     """Inside a backward: whether it runs a node. One that is asked for the gradients of some tensors runs
     what leads to these."""
     return bool(torch._C._will_engine_execute_node(node))
 
 
 # Inside a backward: whether it was called with ``retain_graph=True``.
-graph_is_retained: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
+is_graph_retained: Callable[[], bool] = torch._C._autograd._get_current_graph_task_keep_graph
 
 
-def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+def fast_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """``function.apply`` without what it asks of `torch.func`: outside of its transforms, and of tensors that
     none has made. It takes two thirds of the time."""
     apply: Any = super(torch.autograd.Function, function)
@@ -57,8 +57,8 @@ def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 # Statements in the forward of an `autograd.Function`: what its methods `set_materialize_grads` and
 # `save_for_backward` do.
-NO_ZEROS = "ctx.materialize_grads = False"
-SAVE = "ctx.to_save = {}"
+NO_MATERIALIZED_GRADS = "ctx.materialize_grads = False"
+SAVE_FOR_BACKWARD = "ctx.to_save = {}"
 
 
 def is_function_node(node: Node | None) -> bool:
@@ -72,15 +72,15 @@ def function_of(node: Any) -> type[torch.autograd.Function]:
     return function
 
 
-def hides_saved(node: Node) -> bool:
+def has_hidden_saved_tensors(node: Node) -> bool:
     """Whether a node of the autograd graph does not show what it checks of what it has saved: those of
     operators on lists unpack all of it, and most have no class of their own; a write to a view has the node
     of what was written inside of its own."""
     name = type(node).__name__
-    return name == "CppFunction" or name.startswith("Foreach") or is_view_write(node)
+    return name == "CppFunction" or name.startswith("Foreach") or is_copy_slices(node)
 
 
-def is_view_write(node: Node) -> bool:
+def is_copy_slices(node: Node) -> bool:
     """Whether a node of the autograd graph is that of an operation in place on a view, in its base's
     history."""
     return type(node).__name__ == "CopySlices"
@@ -92,22 +92,22 @@ def run_node(node: Any, gradients: Sequence[Tensor]) -> None:
     run(*gradients)
 
 
-def looks_of_gradients(node: Any) -> tuple[tuple[tuple[int, ...], torch.dtype, torch.device], ...]:
+def all_grad_input_metadata(node: Any) -> tuple[tuple[tuple[int, ...], torch.dtype, torch.device], ...]:
     """The size, dtype and device of each gradient that comes to a node of the autograd graph."""
-    return tuple(looks_of_gradient(node, number) for number in range(len(node._input_metadata)))
+    return tuple(grad_input_metadata(node, number) for number in range(len(node._input_metadata)))
 
 
-def looks_of_gradient(node: Any, number: int) -> tuple[tuple[int, ...], torch.dtype, torch.device]:
+def grad_input_metadata(node: Any, number: int) -> tuple[tuple[int, ...], torch.dtype, torch.device]:
     """The size, dtype and device that a gradient has which comes to a node of the autograd graph."""
     known = node._input_metadata[number]
     return tuple(known.shape), known.dtype, known.device
 
 
 @contextlib.contextmanager
-def skipped(nodes: Sequence[Any]) -> Iterator[None]:
+def functions_skipped(nodes: Sequence[Any]) -> Iterator[None]:
     """While this lasts, backwards do not call the custom functions of these nodes; they give no gradients."""
     for node in nodes:
-        node.apply = functools.partial(_no_gradients, len(node.needs_input_grad))
+        node.apply = functools.partial(_return_no_gradients, len(node.needs_input_grad))
     try:
         yield
     finally:
@@ -115,12 +115,12 @@ def skipped(nodes: Sequence[Any]) -> Iterator[None]:
             del node.apply
 
 
-def _no_gradients(count: int, *gradients: Tensor | None) -> tuple[None, ...]:
+def _return_no_gradients(count: int, *gradients: Tensor | None) -> tuple[None, ...]:
     return (None,) * count
 
 
 @contextlib.contextmanager
-def noting_unpacked(nodes: Collection[Any], unpacked: set[Node]) -> Iterator[None]:
+def recording_unpacked(nodes: Collection[Any], unpacked: set[Node]) -> Iterator[None]:
     """While this lasts, the custom functions among `nodes` whose backward asks for `ctx.saved_tensors` are
     added to `unpacked`: autograd then checks all of these, whichever are used."""
     original: Any = vars(torch._C._FunctionBase)["saved_tensors"]
@@ -140,7 +140,7 @@ def noting_unpacked(nodes: Collection[Any], unpacked: set[Node]) -> Iterator[Non
         yield
 
 
-def shape_computed(tensor: Tensor) -> torch.Size:
+def grad_fn_shape(tensor: Tensor) -> torch.Size:
     """The shape of what a tensor's history has computed."""
     node: Any = tensor.grad_fn
     return torch.Size(node._input_metadata[tensor.output_nr].shape)

@@ -15,18 +15,18 @@ from aot.torch_internals import plain_fakes
 
 __all__ = [
     "CreationMeta",
-    "accumulates",
+    "call_view_func",
+    "can_accumulate_grad",
     "copy_creation_meta",
     "creation_meta",
-    "inference_tensor",
+    "inference_alias",
     "make_non_leaf",
     "outside_inference_mode",
     "plain_autograd",
-    "replayed_view",
+    "restore_saved_tensor_hooks",
     "saved_tensor_hooks",
     "set_creation_meta",
     "set_grad_enabled",
-    "set_hooks_on_saved_tensors",
 ]
 
 _NOTHING = contextlib.nullcontext()
@@ -39,7 +39,7 @@ def outside_inference_mode() -> contextlib.AbstractContextManager[Any]:
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else _NOTHING
 
 
-def inference_tensor(value: Tensor) -> Tensor:
+def inference_alias(value: Tensor) -> Tensor:
     """An inference tensor on the memory of `value`."""
     with torch.inference_mode():
         alias = torch.empty(0, dtype=value.dtype, device=value.device)
@@ -54,7 +54,7 @@ def saved_tensor_hooks() -> tuple[Callable[[Tensor], Any], Callable[[Any], Tenso
 
 @contextlib.contextmanager
 def plain_autograd() -> Iterator[None]:
-    """Autograd for a trace: with memoryless tensors, and without the saved-tensor hooks, the anomaly mode and
+    """Autograd for a trace: with fakes, and without the saved-tensor hooks, the anomaly mode and
     the compiled autograd that the caller has entered, which are for the tensors of the call."""
     hooks = []
     while (top := saved_tensor_hooks()) is not None:
@@ -63,7 +63,7 @@ def plain_autograd() -> Iterator[None]:
     anomaly, check_nan = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
     torch.set_anomaly_enabled(False)
     try:
-        with plain_fakes.with_memoryless(), _without_compiled_autograd():
+        with plain_fakes.fakes_allowed(), _without_compiled_autograd():
             yield
     finally:
         torch.set_anomaly_enabled(anomaly, check_nan)
@@ -83,7 +83,7 @@ def _without_compiled_autograd() -> contextlib.AbstractContextManager[Any]:
 _NON_LEAF: list[Tensor] = []
 
 
-def accumulates(tensor: Tensor) -> bool:
+def can_accumulate_grad(tensor: Tensor) -> bool:
     """Whether gradients may be accumulated into a tensor without a history. A view that was taken of a leaf
     without grad mode says that it requires grad, and does so only once `requires_grad_` was called on it."""
     if not tensor._is_view():
@@ -122,7 +122,7 @@ def set_creation_meta(view: Tensor, name: CreationMeta) -> None:
     torch._C._autograd._set_creation_meta(view, getattr(torch._C._autograd.CreationMeta, name))
 
 
-def replayed_view(view: Tensor, base: Tensor, instead: Callable[[Tensor], Tensor]) -> Any:
+def call_view_func(view: Tensor, base: Tensor, instead: Callable[[Tensor], Tensor]) -> Any:
     """A view of `base`, made by the operations that made `view` one of its own base; they are given what
     `instead` gives for the other tensors that they were given then."""
     return view._view_func_unsafe(base, lambda number: number, instead)
@@ -133,7 +133,7 @@ def copy_creation_meta(source: Tensor, destination: Tensor) -> None:
     torch._C._autograd._set_creation_meta(destination, torch._C._autograd._get_creation_meta(source))
 
 
-def set_hooks_on_saved_tensors(hooks: object) -> None:
+def restore_saved_tensor_hooks(hooks: object) -> None:
     """Take away those that were put on since these."""
     while (now := saved_tensor_hooks()) is not None and now != hooks:
         torch._C._autograd._pop_saved_tensors_default_hooks()

@@ -26,21 +26,21 @@ __all__ = [
     "FALLBACKS",
     "INPLACE_OR_VIEW",
     "below_autograd",
-    "define_higher_order_kernels",
-    "define_own_kernels",
     "is_below_autograd",
-    "python_dispatcher",
-    "take_apart",
-    "untold",
-    "views_noticed",
-    "with_own_kernels",
-    "without_own_kernels",
+    "python_dispatcher_on",
+    "register_higher_order_kernels",
+    "register_trace_kernels",
+    "run_decomposition",
+    "run_unrecorded",
+    "trace_kernels_off",
+    "trace_kernels_on",
+    "tracking_views",
 ]
 
 INPLACE_OR_VIEW = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)  # where versions are
 
 
-def python_dispatcher() -> contextlib.AbstractContextManager[Any]:
+def python_dispatcher_on() -> contextlib.AbstractContextManager[Any]:
     """While this lasts, what composite operations are made of is asked of Python, where it is told there:
     kernels take no symbols for sizes."""
     manager: contextlib.AbstractContextManager[Any] = enable_python_dispatcher()
@@ -55,34 +55,34 @@ def below_autograd() -> contextlib.AbstractContextManager[Any]:
 
 # A dispatch key above autograd that nothing uses: operations with kernels of our own there are called with
 # them in threads that turn it on, and in no others.
-_OWN_KEY = "TESTING_ONLY_GenericMode"
-_OWN = torch._C._dispatch_key_parse(_OWN_KEY)
-_BELOW_OWN = torch._C._dispatch_keyset_full_after(_OWN)
+_TRACE_KEY_NAME = "TESTING_ONLY_GenericMode"
+_TRACE_KEY = torch._C._dispatch_key_parse(_TRACE_KEY_NAME)
+_BELOW_TRACE_KEY = torch._C._dispatch_keyset_full_after(_TRACE_KEY)
 _LIBRARY: Any = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 FALLBACKS: Any = torch.library.Library("_", "IMPL")  # type: ignore[no-untyped-call]
-FALLBACKS.fallback(torch.library.fallthrough_kernel, _OWN_KEY)
-_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_OWN)
+FALLBACKS.fallback(torch.library.fallthrough_kernel, _TRACE_KEY_NAME)
+_HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_TRACE_KEY)
 for _operator in _higher_order_ops.values():
-    _operator.fallthrough(_OWN)  # type: ignore[no-untyped-call]
+    _operator.fallthrough(_TRACE_KEY)  # type: ignore[no-untyped-call]
 
 
-def define_own_kernels(kernels: Mapping[OpOverload, Callable[..., Any]]) -> None:
-    """Let operations be ``kernel(ordinary, *args, **kwargs)`` in threads that use own kernels, where
+def register_trace_kernels(kernels: Mapping[OpOverload, Callable[..., Any]]) -> None:
+    """Let operations be ``kernel(ordinary, *args, **kwargs)`` in threads that use trace kernels, where
     ``ordinary(*args, **kwargs)`` is what they are otherwise. (Autocast and functorch come first.)"""
     for op, kernel in kernels.items():
-        _LIBRARY.impl(op, _own_kernel(op, kernel), _OWN_KEY, with_keyset=True)
+        _LIBRARY.impl(op, _trace_kernel(op, kernel), _TRACE_KEY_NAME, with_keyset=True)
 
 
-def define_higher_order_kernels(kernels: Mapping[str, Callable[..., Any]]) -> None:
+def register_higher_order_kernels(kernels: Mapping[str, Callable[..., Any]]) -> None:
     """Let operators that take functions, by name, be ``kernel(dense, *args, **kwargs)`` in threads that use
-    own kernels, where ``dense`` runs them step by step. (functorch comes first.)"""
+    trace kernels, where ``dense`` runs them step by step. (functorch comes first.)"""
     for name, kernel in kernels.items():
         op = _higher_order_ops[name]
         dense = op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
         if name == "scan":  # whose kernel is the same, and a check that no mode is on
             dense = _scan
-        op.non_fallthrough_keys = op.non_fallthrough_keys.add(_OWN)
-        op.py_impl(_OWN)(functools.partial(kernel, dense))
+        op.non_fallthrough_keys = op.non_fallthrough_keys.add(_TRACE_KEY)
+        op.py_impl(_TRACE_KEY)(functools.partial(kernel, dense))
 
 
 def _scan(function: Callable[..., Any], init: Any, xs: Any, others: Any) -> Any:
@@ -90,17 +90,17 @@ def _scan(function: Callable[..., Any], init: Any, xs: Any, others: Any) -> Any:
     return run(function, init, xs, additional_inputs=others)
 
 
-def _own_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
+def _trace_kernel(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
         def ordinary(*args: Any, **kwargs: Any) -> Any:
-            return op.redispatch(keys & _BELOW_OWN, *args, **kwargs)
+            return op.redispatch(keys & _BELOW_TRACE_KEY, *args, **kwargs)
 
-        if mode_stacks.function_modes_are_on():
-            return mode_stacks.without_function_modes(call)(keys, *args, **kwargs)
+        if mode_stacks.is_function_mode_on():
+            return mode_stacks.shield_from_function_modes(call)(keys, *args, **kwargs)
         if function_transforms.are_tensors_transformed():
             return ordinary(*args, **kwargs)
         # for which ATen takes the roads for tensor subclasses in eager, too
-        if any(map(wrapper_subclasses.is_wrapper, args)):
+        if any(map(wrapper_subclasses.is_wrapper_subclass, args)):
             return ordinary(*args, **kwargs)
         if any(keys.has(key) and op_queries.has_kernel(op, key) for key in autocast_state.AUTOCAST_KEYS):
             return ordinary(*args, **kwargs)
@@ -120,21 +120,21 @@ def is_below_autograd() -> bool:
     return excluded(_AUTOGRAD) and (excluded(_VIEWS) or not torch.is_inference_mode_enabled())
 
 
-def with_own_kernels() -> contextlib.AbstractContextManager[Any]:
-    """In this thread, operations are done by own kernels where they have one."""
-    manager: contextlib.AbstractContextManager[Any] = torch._C._IncludeDispatchKeyGuard(_OWN)
+def trace_kernels_on() -> contextlib.AbstractContextManager[Any]:
+    """In this thread, operations are done by trace kernels where they have one."""
+    manager: contextlib.AbstractContextManager[Any] = torch._C._IncludeDispatchKeyGuard(_TRACE_KEY)
     return manager
 
 
-def without_own_kernels() -> contextlib.AbstractContextManager[Any]:
+def trace_kernels_off() -> contextlib.AbstractContextManager[Any]:
     """In this thread, operations are done as they are otherwise."""
     manager: contextlib.AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(
-        torch._C.DispatchKeySet(_OWN)
+        torch._C.DispatchKeySet(_TRACE_KEY)
     )
     return manager
 
 
-def take_apart(
+def run_decomposition(
     op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: bool, inside: bool
 ) -> Any:
     """Run the kernel of a composite operation, inside a dispatch mode that it came to as a whole; `inside` of
@@ -145,7 +145,7 @@ def take_apart(
     (`op.decompose` would prefer Python versions, which are not always the same: that of dropout clones what
     the kernel returns as it is.)
     """
-    off = [torch._C.DispatchKeySet(_OWN)]
+    off = [torch._C.DispatchKeySet(_TRACE_KEY)]
     for key in (torch._C.DispatchKey.ADInplaceOrView, *autocast_state.AUTOCAST_KEYS):
         if inside or op_queries.has_kernel(op, key) or (key in autocast_state.AUTOCAST_KEYS and not autocast):
             off.append(torch._C.DispatchKeySet(key))
@@ -157,7 +157,7 @@ def take_apart(
         return op._op_dk(op_queries.composite_key(op), *args, **kwargs)
 
 
-def untold(op: OpOverload, *args: Any, **kwargs: Any) -> None:
+def run_unrecorded(op: OpOverload, *args: Any, **kwargs: Any) -> None:
     """Run an operation of which neither autograd, nor what counts versions, nor a tensor subclass is told."""
     with (
         below_autograd(),
@@ -167,7 +167,7 @@ def untold(op: OpOverload, *args: Any, **kwargs: Any) -> None:
         op(*args, **kwargs)
 
 
-def views_noticed() -> contextlib.AbstractContextManager[Any]:
+def tracking_views() -> contextlib.AbstractContextManager[Any]:
     """Inside a dispatch mode: what notes views and versions notices operations once more."""
     guard = torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False)
     manager: contextlib.AbstractContextManager[Any] = guard

@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "ATTRIBUTES_OF_TORCH",
-    "has_marks",
-    "is_marked",
-    "is_marked_static",
-    "registers_for_dynamo",
-    "skip_dynamo",
-    "takes_back_version",
+    "TORCH_ATTRIBUTE_PREFIXES",
+    "dynamic_mark",
+    "has_dynamic_marks",
+    "is_static_input",
+    "is_version_decrement",
+    "register_if_loading",
+    "skip",
 ]
 
 
 # How Python attributes of tensors begin that torch keeps there for itself.
-ATTRIBUTES_OF_TORCH = ("__", "_dynamo_")
+TORCH_ATTRIBUTE_PREFIXES = ("__", "_dynamo_")
 
 
-def skip_dynamo(function: Any) -> Any:
+def skip(function: Any) -> Any:
     """Let Dynamo trace neither `function` nor what it calls. Unlike `torch.compiler.disable`, it costs calls
     nothing more."""
     function._torchdynamo_disable = True  # as part of a caller
@@ -35,7 +35,7 @@ def skip_dynamo(function: Any) -> Any:
     return function
 
 
-def is_marked(tensor: Tensor, dimension: int) -> bool | None:
+def dynamic_mark(tensor: Tensor, dimension: int) -> bool | None:
     """Whether a dimension is marked as one whose size changes (``torch._dynamo.mark_dynamic``), or as one
     whose size does not (``mark_static``); None if it is not marked."""
     for name, answer in _MARKS.items():
@@ -51,25 +51,25 @@ _MARKS = {
 }
 
 
-def has_marks(tensor: Tensor) -> bool:
+def has_dynamic_marks(tensor: Tensor) -> bool:
     """Whether a dimension is marked as one whose size changes."""
     return any(getattr(tensor, name, ()) for name, answer in _MARKS.items() if answer)
 
 
-def is_marked_static(node: torch.fx.Node) -> bool:
+def is_static_input(node: torch.fx.Node) -> bool:
     """Whether Dynamo has marked an input of its graph as lying in one place from call to call."""
     return bool(node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type"))
 
 
-def takes_back_version(function: Any) -> bool:
+def is_version_decrement(function: Any) -> bool:
     """Whether this is what Dynamo calls on a tensor after `set_` where the program assigns ``.data``."""
     return getattr(function, "__name__", "") == "_lower_version_count_by_1"
 
 
-_registering = threading.Lock()
+_registry_lock = threading.Lock()
 
 
-def registers_for_dynamo(backend: Callable[..., Any], name: str) -> bool:
+def register_if_loading(backend: Callable[..., Any], name: str) -> bool:
     """Register a backend if Dynamo is loading it by its entry point, once for all threads that do.
 
     The caller is a module's ``__getattr__``, asked by ``EntryPoint.load``. Dynamo's `lookup_backend`
@@ -81,7 +81,7 @@ def registers_for_dynamo(backend: Callable[..., Any], name: str) -> bool:
     asking = None if loading is None else loading.f_back
     if registry is None or asking is None or asking.f_code is not registry.lookup_backend.__code__:
         return False
-    with _registering:
+    with _registry_lock:
         if name not in registry._COMPILER_FNS:
             registry.register_backend(backend, name=name)
     return True

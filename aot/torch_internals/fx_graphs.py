@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.node import map_arg
 
-__all__ = ["LazyGraphModule", "append_node", "copy_node", "has_no_code", "runs_its_graph"]
+__all__ = ["LazyGraphModule", "append_node", "copy_node", "has_lazy_code", "is_graph_only"]
 
 
 def append_node(
@@ -27,7 +27,7 @@ def append_node(
     if graph.owning_module is not None:  # which may have asked to be told
         return graph.create_node(op, target, args, kwargs, name)
     space = graph._graph_namespace
-    name = _unused_name(space, _name_of_target(target)) if name is None else space.create_name(name, None)
+    name = _unused_name(space, _target_name(target)) if name is None else space.create_name(name, None)
     node = torch.fx.Node(graph, name, op, target, args, kwargs)
     space.associate_name_with_obj(name, node)
     graph._insert(node)
@@ -59,20 +59,20 @@ def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, copies: Mapping[Any, A
     return copy
 
 
-_name_of_target = functools.lru_cache(maxsize=1024)(torch.fx.Graph()._target_to_str)
+_target_name = functools.lru_cache(maxsize=1024)(torch.fx.Graph()._target_to_str)
 
 
-def runs_its_graph(module: GraphModule) -> bool:
+def is_graph_only(module: GraphModule) -> bool:
     """Whether a call of the module runs its graph as it is now, in order, and nothing else."""
     kind, codegen = type(module).__mro__[1], type(module.graph._codegen)
     if kind not in (GraphModule, LazyGraphModule) or codegen is not torch.fx.graph.CodeGen:
         return False
-    if has_no_code(module):
+    if has_lazy_code(module):
         return True
     return bool(module.code == module.graph.python_code("self").src)
 
 
-def has_no_code(module: GraphModule) -> bool:
+def has_lazy_code(module: GraphModule) -> bool:
     """Whether the Python of a plain module's graph is not made until somebody asks for it."""
     lazy = isinstance(module, LazyGraphModule) and module._needs_recompile()
     return lazy and type(module.graph._codegen) is torch.fx.graph.CodeGen

@@ -17,14 +17,14 @@ __all__ = [
     "COND",
     "MAKE_TOKEN",
     "SINK_TOKENS",
-    "STACKING_LOOP",
     "WHILE_LOOP",
+    "WHILE_LOOP_STACK_OUTPUT",
     "WITH_EFFECTS",
     "HigherOrderOperator",
     "TagActivationCheckpoint",
-    "auto_functionalized",
+    "as_if_ordered",
+    "call_auto_functionalized",
     "is_ordered",
-    "ordered",
 ]
 
 
@@ -43,13 +43,14 @@ SINK_TOKENS = torch.ops.prims._sink_tokens.default
 # The operators that call graphs of their own, as a value says.
 COND = torch.ops.higher_order.cond
 WHILE_LOOP = torch.ops.higher_order.while_loop
-STACKING_LOOP = torch.ops.higher_order.while_loop_stack_output  # what is carried after each turn, stacked
+# what is carried after each turn, stacked
+WHILE_LOOP_STACK_OUTPUT = torch.ops.higher_order.while_loop_stack_output
 
 
 AUTO_FUNCTIONALIZED: Any = torch.ops.higher_order.auto_functionalized
 
 
-def auto_functionalized(op: OpOverload, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
+def call_auto_functionalized(op: OpOverload, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
     """What `op` returns for arguments by name, or None, and then each of those that it would write to, as it
     would leave them: in a graph, by the operator that Inductor takes apart again."""
     results: tuple[Any, ...] = AUTO_FUNCTIONALIZED(op, **arguments)
@@ -57,7 +58,7 @@ def auto_functionalized(op: OpOverload, arguments: Mapping[str, Any]) -> tuple[A
 
 
 @contextlib.contextmanager
-def ordered(ops: Iterable[OpOverload]) -> Iterator[None]:
+def as_if_ordered(ops: Iterable[OpOverload]) -> Iterator[None]:
     """While this lasts, torch's registry of effects says of these that their calls are to stay in order."""
     with contextlib.ExitStack() as stack:
         for op in ops:

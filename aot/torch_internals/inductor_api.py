@@ -15,51 +15,51 @@ from torch.fx import GraphModule
 from aot.torch_internals import autocast_state, dispatcher, torch_fakes
 
 __all__ = [
-    "decomposed",
-    "inductor_compile",
-    "inductor_copies",
-    "inductor_decompositions",
-    "inductor_options",
-    "inductor_restrided",
-    "inductor_settings",
+    "compile_graph",
+    "copy_ops",
+    "decompose",
+    "decomposition_table",
+    "option_names",
+    "resolve_settings",
+    "restride",
 ]
 
 
-def inductor_settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def resolve_settings(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """What `torch.compile` sets Inductor's configuration to; RuntimeError for what it does not know."""
     from torch._inductor import list_mode_options
 
     of_mode: Any = list_mode_options(mode) if mode else {}
     settings = {**of_mode, **{name.replace("-", "_"): value for name, value in (options or {}).items()}}
-    unknown = settings.keys() - inductor_options()
+    unknown = settings.keys() - option_names()
     if unknown:
         raise RuntimeError(f"Inductor has no option called {', '.join(sorted(unknown))}")
     return settings
 
 
-def inductor_options() -> set[str]:
+def option_names() -> set[str]:
     """The names in Inductor's configuration."""
     from torch._inductor import config
 
     return set(config.get_config_copy())
 
 
-def _load_inductor() -> None:
+def _load() -> None:
     """Import what torch.compile does before it compiles: Inductor's modules name each other as attributes of
     their package, as `decomposition` does `lowering` for `max_pool2d`, and do not import what they name."""
     importlib.import_module("torch._inductor.compile_fx")
 
 
-def inductor_decompositions(settings: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
+def decomposition_table(settings: Mapping[str, Any]) -> dict[Any, Callable[..., Any]]:
     """Operations that Inductor does not compile, and functions that compute them by others."""
-    _load_inductor()
+    _load()
     from torch._inductor import config, decomposition
 
     with config.patch(dict(settings)):
         return dict(decomposition.select_decomp_table())
 
 
-def decomposed(
+def decompose(
     function: Callable[..., Any], inputs: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]
 ) -> GraphModule:
     """The graph of what `function` computes from fake tensors, operations decomposed."""
@@ -67,8 +67,8 @@ def decomposed(
 
     # (Some kernels take symbols in Python alone. Graphs have all of theirs as inputs.)
     symbolic = any(isinstance(value, torch.SymInt) for value in inputs)
-    kernels = dispatcher.python_dispatcher() if symbolic else contextlib.nullcontext()
-    with torch_fakes.fake_mode_of(inputs), kernels, torch.no_grad(), autocast_state.disable_autocast():
+    kernels = dispatcher.python_dispatcher_on() if symbolic else contextlib.nullcontext()
+    with torch_fakes.fake_mode_of(inputs), kernels, torch.no_grad(), autocast_state.without_autocast():
         graph = make_fx(function, dict(decompositions))(*inputs)
     # (What reads a number from a fake tensor fails, and stays in the graph if the failure is caught.)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):
@@ -78,15 +78,15 @@ def decomposed(
     return graph
 
 
-def inductor_copies() -> set[Any]:
+def copy_ops() -> set[Any]:
     """Operations that are no views, and that Inductor takes away where they only copy an argument."""
-    _load_inductor()
+    _load()
     from torch._inductor.fx_passes import post_grad
 
     return {op for op in post_grad.noop_registry if not op.is_view}
 
 
-def inductor_restrided(tensor: Tensor, stride: Sequence[int]) -> Tensor:
+def restride(tensor: Tensor, stride: Sequence[int]) -> Tensor:
     """A copy with dimensions in the order that these strides have, in a graph for Inductor."""
     from torch._inductor import inductor_prims
 
@@ -94,7 +94,7 @@ def inductor_restrided(tensor: Tensor, stride: Sequence[int]) -> Tensor:
     return restrided
 
 
-def inductor_compile(
+def compile_graph(
     graph: GraphModule,
     inputs: Sequence[Any],
     which: str,
@@ -127,7 +127,7 @@ def inductor_compile(
     context.fw_metadata = types.SimpleNamespace(
         bw_donated_idxs=list(donated), static_input_indices=list(static)
     )
-    with config.patch(dict(settings)), tracing(context), autocast_state.disable_autocast():
+    with config.patch(dict(settings)), tracing(context), autocast_state.without_autocast():
         compiled = compile_fx.compile_fx_inner(
             graph,
             inputs,

@@ -14,17 +14,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from aot.torch_internals import autocast_state, autograd_state, mode_stacks
 
 __all__ = [
-    "casts_have_history",
-    "is_autocast_leaf",
-    "kept_by_autocast",
-    "like_made_by_autocast",
-    "made_by_autocast",
+    "are_casts_differentiable",
+    "cached_cast",
+    "cast_leaf",
+    "is_cacheable_leaf",
+    "uncached_cast",
 ]
 
 _NOTHING = contextlib.nullcontext()
 
 
-def is_autocast_leaf(tensor: Tensor) -> bool:
+def is_cacheable_leaf(tensor: Tensor) -> bool:
     """Whether autocast keeps the cast of such a tensor. (A view that is asked may get another history.)"""
     return (
         tensor.dtype is torch.float32
@@ -35,11 +35,11 @@ def is_autocast_leaf(tensor: Tensor) -> bool:
     )
 
 
-class _NotKept(Exception):
+class _NotCached(Exception):
     """Autocast keeps no cast of a leaf."""
 
 
-class _Operand(TorchDispatchMode):
+class _CastCatcher(TorchDispatchMode):
     """Catches what autocast makes of the operand of a product. `make` is given what does the cast, and gives
     what is kept; if it is None, there is to be none."""
 
@@ -57,10 +57,10 @@ class _Operand(TorchDispatchMode):
     ) -> Any:
         if func is _MM:  # The kernel is not run, so that the shape does not matter.
             self.caught = args[0]
-            with mode_stacks.modes_off():
+            with mode_stacks.dispatch_modes_off():
                 return torch.empty(())
         if self.make is None:
-            raise _NotKept
+            raise _NotCached
         return self.make(functools.partial(func, *args, **(kwargs or {})))
 
 
@@ -71,7 +71,7 @@ _PRODUCTS: dict[int, Callable[..., Tensor]] = {2: _multiply, 3: torch._C._Variab
 
 
 @contextlib.contextmanager
-def _casting(device: str, dtype: torch.dtype | None) -> Iterator[None]:
+def _autocast_on(device: str, dtype: torch.dtype | None) -> Iterator[None]:
     """Autocast is on for a device, with its cache, and with another dtype if that is given."""
     before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
     cached = torch.is_autocast_cache_enabled()
@@ -86,27 +86,25 @@ def _casting(device: str, dtype: torch.dtype | None) -> Iterator[None]:
         torch.set_autocast_cache_enabled(cached)
 
 
-def kept_by_autocast(
-    leaf: Tensor, make: Callable[[Callable[[], Tensor]], Tensor] | None = None
-) -> Tensor | None:
+def cached_cast(leaf: Tensor, make: Callable[[Callable[[], Tensor]], Tensor] | None = None) -> Tensor | None:
     """The cast of a leaf that autocast keeps; if there is none, what `make` gives, which autocast keeps from
     now on."""
-    mode = _Operand(make)
+    mode = _CastCatcher(make)
     with (
-        _casting(leaf.device.type, None),
+        _autocast_on(leaf.device.type, None),
         torch._C.DisableTorchFunction(),
-        contextlib.suppress(_NotKept),
+        contextlib.suppress(_NotCached),
         mode,
     ):
         _multiply(leaf, leaf)
     return mode.caught
 
 
-def _does(cast: Callable[[], Tensor]) -> Tensor:
+def _run_cast(cast: Callable[[], Tensor]) -> Tensor:
     return cast()
 
 
-def made_by_autocast(leaf: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+def cast_leaf(leaf: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """What autocast, as it is now but for the dtype, gives an operation that takes a leaf: the cast that it
     keeps, or one that it makes."""
     device = leaf.device.type
@@ -114,26 +112,26 @@ def made_by_autocast(leaf: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     as_it_is = (
         dtype in (None, now) and torch.is_autocast_enabled(device) and torch.is_autocast_cache_enabled()
     )
-    with _NOTHING if as_it_is else _casting(device, dtype), torch._C.DisableTorchFunction():
-        if _shows_what_it_saves(leaf):
+    with _NOTHING if as_it_is else _autocast_on(device, dtype), torch._C.DisableTorchFunction():
+        if _is_saved_cast_visible(leaf):
             cast = _saved_cast(leaf, dtype or now)
             if cast is not None:
                 return cast
-        mode = _Operand(_does)
+        mode = _CastCatcher(_run_cast)
         with mode:
             _multiply(leaf, leaf)
     assert mode.caught is not None
     return mode.caught
 
 
-def _shows_what_it_saves(leaf: Tensor) -> bool:
+def _is_saved_cast_visible(leaf: Tensor) -> bool:
     """Whether autograd records a product of a leaf as it is, and nobody watches."""
     return (
         leaf.dim() > 0
         and type(leaf) in (Tensor, torch.nn.Parameter)
         and not torch._C._len_torch_dispatch_stack()
         and autograd_state.saved_tensor_hooks() is None
-        and (torch.is_grad_enabled() or casts_have_history())
+        and (torch.is_grad_enabled() or are_casts_differentiable())
     )
 
 
@@ -161,18 +159,23 @@ def _saved_cast(leaf: Tensor, dtype: torch.dtype) -> Tensor | None:
 
 
 @functools.cache
-def casts_have_history() -> bool:
+def are_casts_differentiable() -> bool:
     """Whether a cast that autocast keeps has a history although it is made without grad mode. (It depends on
     torch's version.)"""
-    with mode_stacks.modes_off(), torch.inference_mode(False), torch.no_grad(), _casting("cpu", None):
-        mode = _Operand(_does)
+    with (
+        mode_stacks.dispatch_modes_off(),
+        torch.inference_mode(False),
+        torch.no_grad(),
+        _autocast_on("cpu", None),
+    ):
+        mode = _CastCatcher(_run_cast)
         with torch._C.DisableTorchFunction(), mode:
             leaf = torch.zeros(1, 1, requires_grad=True)
             _multiply(leaf, leaf)
     return mode.caught is not None and mode.caught.requires_grad
 
 
-def like_made_by_autocast(leaf: Tensor) -> Tensor:
-    """A tensor like what `made_by_autocast` would make, of which autocast knows nothing."""
-    with torch.set_grad_enabled(torch.is_grad_enabled() or casts_have_history()):
+def uncached_cast(leaf: Tensor) -> Tensor:
+    """A tensor like what `cast_leaf` would make, of which autocast knows nothing."""
+    with torch.set_grad_enabled(torch.is_grad_enabled() or are_casts_differentiable()):
         return leaf.to(torch.get_autocast_dtype(leaf.device.type))

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.nn.modules import module as _modules
 
-__all__ = ["global_module_hooks", "hooks_of_all_modules"]
+__all__ = ["global_hook_registries", "has_global_hooks"]
 
 
-def hooks_of_all_modules() -> tuple[dict[int, Any], ...]:
+def global_hook_registries() -> tuple[dict[int, Any], ...]:
     """The registries of hooks that calls of all modules run (`register_module_forward_hook` and others)."""
     return (
         _modules._global_forward_pre_hooks,
@@ -20,10 +20,12 @@ def hooks_of_all_modules() -> tuple[dict[int, Any], ...]:
     )
 
 
-def global_module_hooks() -> bool:
+def has_global_hooks() -> bool:
     """Whether hooks are registered for all modules."""
-    return any(bool(hooks) for name, hooks in vars(torch.nn.modules.module).items() if _is_global_hook(name))
+    return any(
+        bool(hooks) for name, hooks in vars(torch.nn.modules.module).items() if _is_hook_registry(name)
+    )
 
 
-def _is_global_hook(name: str) -> bool:
+def _is_hook_registry(name: str) -> bool:
     return name.startswith("_global_") and name.endswith("hooks")

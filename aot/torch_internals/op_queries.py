@@ -16,20 +16,20 @@ from torch._ops import OpOverload, OpOverloadPacket
 __all__ = [
     "OpOverload",
     "OpOverloadPacket",
-    "changes_metadata",
     "composite_key",
-    "counts_writes",
     "custom_definition",
     "has_derivative",
+    "has_inplace_or_view_kernel",
     "has_kernel",
     "has_python_meta",
+    "has_symint_results",
     "is_collective",
     "is_composite",
     "is_composite_below_autograd",
-    "is_seeded",
-    "may_draw",
+    "is_inplace_view",
+    "is_nondeterministic_seeded",
+    "may_be_random",
     "overloads",
-    "returns_sizes",
 ]
 
 _COMPOSITE_KEYS = (
@@ -56,26 +56,28 @@ def has_python_meta(op: Any) -> bool:
     return (
         isinstance(op, OpOverload)
         and op.name().replace("::", "/") + "/Meta" in _META_LIBRARY._op_impls  # type: ignore[no-untyped-call]
-        and not is_seeded(op)
+        and not is_nondeterministic_seeded(op)
     )
 
 
 @functools.cache
-def is_seeded(op: Any) -> bool:
+def is_nondeterministic_seeded(op: Any) -> bool:
     """Whether what an operation returns follows from the state of a random generator, or from a seed that it
     is given. (A kernel takes a seed for memory of whatever device it expects it on.)"""
     return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
 
 
 @functools.cache
-def may_draw(op: OpOverload) -> bool:
+def may_be_random(op: OpOverload) -> bool:
     """Whether an operation may move a random generator. (What is given the seed of another one repeats what
     that has drawn, as backwards of attention do, of which torch says the contrary.)"""
-    return is_seeded(op) and all(argument.name != "philox_seed" for argument in op._schema.arguments)
+    return is_nondeterministic_seeded(op) and all(
+        argument.name != "philox_seed" for argument in op._schema.arguments
+    )
 
 
 @functools.cache
-def returns_sizes(op: Any) -> bool:
+def has_symint_results(op: Any) -> bool:
     """Whether an operation returns whole numbers that follow from sizes, as attention does beside tensors."""
     return isinstance(op, OpOverload) and any(
         isinstance(result.real_type, torch._C.SymIntType) for result in op._schema.returns
@@ -95,10 +97,10 @@ def is_composite_below_autograd(op: OpOverload) -> bool:
 
 def has_derivative(op: OpOverload) -> bool:
     """Whether autograd knows `op`: how to differentiate it, or that it cannot be."""
-    return any(has_kernel(op, key) and not _falls_through(op, key) for key in _AUTOGRAD_KEYS)
+    return any(has_kernel(op, key) and not _is_fallthrough(op, key) for key in _AUTOGRAD_KEYS)
 
 
-def counts_writes(op: OpOverload) -> bool:
+def has_inplace_or_view_kernel(op: OpOverload) -> bool:
     """Whether autograd has been told how to count the writes of `op`."""
     return has_kernel(op, torch._C.DispatchKey.ADInplaceOrView)
 
@@ -107,12 +109,12 @@ def composite_key(op: OpOverload) -> Any:
     return next((key for key in _COMPOSITE_KEYS if has_kernel(op, key)), None)
 
 
-def changes_metadata(op: Any) -> bool:
+def is_inplace_view(op: Any) -> bool:
     """Whether an operation changes what its first argument shows, and not its data."""
     return isinstance(op, OpOverload) and torch.Tag.inplace_view in op.tags
 
 
-def _falls_through(op: OpOverload, key: Any) -> bool:
+def _is_fallthrough(op: OpOverload, key: Any) -> bool:
     ask: Any = torch._C._dispatch_kernel_for_dispatch_key_is_fallthrough
     return bool(ask(op._name, key))
 
@@ -137,17 +139,17 @@ def custom_definition(op: OpOverload) -> tuple[Any, dict[str, Any]] | None:
     definition: Any = OPDEFS.get(name)
     if definition is None or definition._opoverload is not op or op.py_kernels:
         return None
-    if definition._torch_dispatch_fns or any(path != _CUSTOM_OPS for path in _registered_at(name)):
+    if definition._torch_dispatch_fns or any(path != _CUSTOM_OPS_FILE for path in _registration_files(name)):
         return None
     parts = {part: getattr(definition, part) for part in _TRACED_PARTS}
     return definition, {**parts, "_autocast_dtype": tuple(sorted(definition._autocast_dtype.items()))}
 
 
 _TRACED_PARTS = ("_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn")
-_CUSTOM_OPS = inspect.getfile(_custom_ops)
+_CUSTOM_OPS_FILE = inspect.getfile(_custom_ops)
 
 
-def _registered_at(name: str) -> list[str]:
+def _registration_files(name: str) -> list[str]:
     """The files from which kernels are registered for an operator."""
     dump: str = torch._C._dispatch_dump(name)
     return re.findall(r": registered at (.+?):\d+ :: ", dump)

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-__all__ = ["CUDA_SYNCHRONIZE", "REGISTERS_ON_NODES", "RUNS_BACKWARD", "asks_whether_collectives_are_traced"]
+__all__ = ["CUDA_SYNCHRONIZE", "ENGINE_RUN_BACKWARD", "NODE_REGISTER_HOOK", "collective_tracing_check"]
 
 CUDA_SYNCHRONIZE = (torch._C, "_cuda_synchronize")
 """Where `torch.cuda.synchronize` looks up what it calls. Only a torch with CUDA has it."""
 
 
-def asks_whether_collectives_are_traced() -> tuple[Any, str] | None:
+def collective_tracing_check() -> tuple[Any, str] | None:
     """The function, by its module and its name, that decides whether a collective returns what has been
     waited for, or a tensor subclass that waits when it is used; None where none can be called."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -22,6 +22,6 @@ def asks_whether_collectives_are_traced() -> tuple[Any, str] | None:
 
 
 # Nodes are C++ classes; all their methods that register a Python hook call this one.
-REGISTERS_ON_NODES = (torch.autograd.Function, "_register_hook")
+NODE_REGISTER_HOOK = (torch.autograd.Function, "_register_hook")
 # What `backward` and `grad` call.
-RUNS_BACKWARD = (torch.autograd, "_engine_run_backward")
+ENGINE_RUN_BACKWARD = (torch.autograd, "_engine_run_backward")

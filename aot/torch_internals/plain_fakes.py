@@ -13,45 +13,45 @@ from torch import Tensor
 from aot.torch_internals import dispatcher, tensor_impl
 
 __all__ = [
-    "Reserved",
-    "asked_for_memory",
-    "is_memoryless",
-    "lie",
-    "lying",
-    "memoryless",
-    "memoryless_allowed",
-    "memoryless_storage",
-    "move",
-    "refuse_memoryless",
+    "Poisoned",
+    "are_fakes_allowed",
+    "fakes_allowed",
+    "geometry_replaced",
+    "is_fake",
+    "is_missing_memory_error",
+    "make_storage",
+    "make_tensor",
+    "poison",
     "register_escape_error",
-    "reserve",
-    "with_memoryless",
+    "register_fallback",
+    "set_geometry",
+    "set_storage",
 ]
 
-# A dispatch key above autograd that nothing uses, and memoryless tensors have.
-_MEMORYLESS_KEY = "TESTING_ONLY_GenericWrapper"
-_MEMORYLESS = torch._C._dispatch_key_parse(_MEMORYLESS_KEY)
-_PAST_MEMORYLESS = torch._C.DispatchKeySet(_MEMORYLESS)
-_NATIVELY = (
-    _PAST_MEMORYLESS
+# A dispatch key above autograd that nothing uses, and fakes have.
+_FAKE_KEY_NAME = "TESTING_ONLY_GenericWrapper"
+_FAKE_KEY = torch._C._dispatch_key_parse(_FAKE_KEY_NAME)
+_FAKE_KEY_SET = torch._C.DispatchKeySet(_FAKE_KEY)
+_PYTHON_KEY_SET = (
+    _FAKE_KEY_SET
     | torch._C.DispatchKeySet(torch._C.DispatchKey.Python)
     | torch._C.DispatchKeySet(torch._C.DispatchKey.PythonTLSSnapshot)
 )
 
 
-def memoryless_storage(nbytes: int, device: torch.device, *, symbolic: bool = False) -> torch.UntypedStorage:
+def make_storage(nbytes: int, device: torch.device, *, symbolic: bool = False) -> torch.UntypedStorage:
     """A storage that says to have `nbytes` bytes and has none; for tensors with symbols if `symbolic`."""
     if device.type == "meta":
         with torch._C._DisableTorchDispatch():
             return torch.empty(nbytes, dtype=torch.uint8, device=device).untyped_storage()
     if symbolic:  # (It takes three times as long.)
-        with torch._C._ExcludeDispatchKeyGuard(_NATIVELY):
+        with torch._C._ExcludeDispatchKeyGuard(_PYTHON_KEY_SET):
             return _wrapper(torch.uint8, device, storage_size=nbytes).untyped_storage()
     storage: Any = torch._C._construct_storage_from_data_pointer(0, device, nbytes)
     return storage  # type: ignore[no-any-return]
 
 
-def memoryless(
+def make_tensor(
     storage: torch.UntypedStorage,
     size: Sequence[int],
     stride: Sequence[int],
@@ -59,15 +59,15 @@ def memoryless(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Tensor:
-    """A plain tensor with the given geometry on a memoryless `storage`, outside autograd.
+    """A plain tensor with the given geometry on a fake `storage`, outside autograd.
 
     For autograd it is a tensor like any other, which torch's own FakeTensor is not: the views of tensor
     subclasses derive their history by replaying the view, others by their geometry. Whoever asks for the
     address of its data gets a RuntimeError; a kernel that ran on it would crash, so none may: it has a
     dispatch key, as have the tensors made from it, at which operations are refused outside of
-    `with_memoryless`. (On the device meta, where kernels read nothing, it has none.)
+    `fakes_allowed`. (On the device meta, where kernels read nothing, it has none.)
     """
-    with torch._C._ExcludeDispatchKeyGuard(_NATIVELY):
+    with torch._C._ExcludeDispatchKeyGuard(_PYTHON_KEY_SET):
         tensor: Tensor = _empty(dtype, device, torch.is_inference_mode_enabled())
         tensor = tensor.data
         if _all_ints(storage, offset, size, stride):
@@ -78,7 +78,7 @@ def memoryless(
             tensor = as_strided(torch._C.DispatchKey.Meta, tensor, size, stride, offset)
     torch._C._set_throw_on_mutable_data_ptr(tensor)
     if not tensor.is_inference():
-        tensor_impl.set_versions((tensor,), (0,))  # set_ has moved it
+        tensor_impl.set_version_counters((tensor,), (0,))  # set_ has moved it
     return tensor
 
 
@@ -113,69 +113,69 @@ def _empty(dtype: torch.dtype, device: torch.device, inference: bool) -> Tensor:
 
 def _wrapper(dtype: torch.dtype, device: torch.device, **kwargs: Any) -> Tensor:
     make: Any = Tensor._make_wrapper_subclass
-    keys = _PAST_MEMORYLESS
+    keys = _FAKE_KEY_SET
     wrapper: Tensor = make(_Wrapper, (0,), dtype=dtype, device=device, _extra_dispatch_keys=keys, **kwargs)
     return wrapper
 
 
-def refuse_memoryless(refuse: Callable[..., Any]) -> None:
-    """Outside of `with_memoryless`, operations on memoryless tensors are ``refuse(op, *args, **kwargs)``."""
-    dispatcher.FALLBACKS.fallback(refuse, _MEMORYLESS_KEY)
+def register_fallback(refuse: Callable[..., Any]) -> None:
+    """Outside of `fakes_allowed`, operations on fakes are ``refuse(op, *args, **kwargs)``."""
+    dispatcher.FALLBACKS.fallback(refuse, _FAKE_KEY_NAME)
 
 
-def with_memoryless() -> contextlib.AbstractContextManager[Any]:
-    """In this thread, operations take memoryless tensors as others."""
-    manager: contextlib.AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(_PAST_MEMORYLESS)
+def fakes_allowed() -> contextlib.AbstractContextManager[Any]:
+    """In this thread, operations take fakes as other tensors."""
+    manager: contextlib.AbstractContextManager[Any] = torch._C._ExcludeDispatchKeyGuard(_FAKE_KEY_SET)
     return manager
 
 
-def memoryless_allowed() -> bool:
-    """Whether this thread is in `with_memoryless`."""
-    return bool(torch._C._dispatch_tls_is_dispatch_key_excluded(_MEMORYLESS))
+def are_fakes_allowed() -> bool:
+    """Whether this thread is in `fakes_allowed`."""
+    return bool(torch._C._dispatch_tls_is_dispatch_key_excluded(_FAKE_KEY))
 
 
-def asked_for_memory(error: RuntimeError) -> bool:
-    """Whether this is what torch raises when somebody asks for the data of a memoryless tensor."""
+def is_missing_memory_error(error: RuntimeError) -> bool:
+    """Whether this is what torch raises when somebody asks for the data of a fake."""
     return any(text in str(error) for text in _NO_MEMORY)
 
 
-class Reserved(Tensor):
+class Poisoned(Tensor):
     """A tensor of a trace that is over: nobody but a trace that goes on may use it."""
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if not memoryless_allowed():
+        if not are_fakes_allowed():
             raise _make_escape_error()
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
 
-def reserve(tensor: Tensor) -> None:
-    """Let nobody but traces use a memoryless tensor: whatever else is done with it raises what
+def poison(tensor: Tensor) -> None:
+    """Let nobody but traces use a fake: whatever else is done with it raises what
     `register_escape_error` was given."""
-    tensor.__class__ = Reserved
+    tensor.__class__ = Poisoned
 
 
 _make_escape_error: Callable[[], Exception] = RuntimeError
 
 
 def register_escape_error(make: Callable[[], Exception]) -> None:
-    """Let the use of a reserved tensor raise what `make` returns, in a thread that does not trace."""
+    """Let the use of a poisoned tensor raise what `make` returns, in a thread that does not trace."""
     global _make_escape_error
     _make_escape_error = make
 
 
-def move(tensor: Tensor, storage: torch.UntypedStorage) -> None:
-    """Put a memoryless tensor onto another such storage, to lie as it did; autograd does not notice."""
-    lie(tensor, storage, tensor.size(), tensor.stride(), tensor.storage_offset())
+def set_storage(tensor: Tensor, storage: torch.UntypedStorage) -> None:
+    """Put a fake onto another such storage, to lie as it did; autograd does not notice."""
+    set_geometry(tensor, storage, tensor.size(), tensor.stride(), tensor.storage_offset())
 
 
-def lie(
+def set_geometry(
     tensor: Tensor, storage: torch.UntypedStorage, size: Sequence[int], stride: Sequence[int], offset: Any
 ) -> None:
-    """Put a memoryless tensor somewhere; autograd does not notice."""
+    """Put a fake somewhere; autograd does not notice."""
     with dispatcher.below_autograd(), torch._C._ExcludeDispatchKeyGuard(dispatcher.INPLACE_OR_VIEW):
         if _all_ints(storage, offset, size, stride) and not tensor_impl.has_symbolic_sizes(tensor):
             tensor.set_(storage, offset, size, stride)
@@ -185,19 +185,21 @@ def lie(
 
 
 @contextlib.contextmanager
-def lying(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Iterator[None]:
-    """While this lasts, a memoryless tensor lies otherwise in its storage; autograd does not notice, and its
+def geometry_replaced(
+    tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int
+) -> Iterator[None]:
+    """While this lasts, a fake lies otherwise in its storage; autograd does not notice, and its
     operations are not recorded."""
     before = tensor.size(), tensor.stride()
     start = tensor.storage_offset()
-    with with_memoryless():
-        lie(tensor, tensor.untyped_storage(), size, stride, offset)
+    with fakes_allowed():
+        set_geometry(tensor, tensor.untyped_storage(), size, stride, offset)
         try:
             yield
         finally:
-            lie(tensor, tensor.untyped_storage(), *before, start)
+            set_geometry(tensor, tensor.untyped_storage(), *before, start)
 
 
-def is_memoryless(value: Any) -> bool:
+def is_fake(value: Any) -> bool:
     """Whether it is a tensor on which no kernel may run."""
-    return isinstance(value, Tensor) and torch._C._dispatch_keys(value).has(_MEMORYLESS)
+    return isinstance(value, Tensor) and torch._C._dispatch_keys(value).has(_FAKE_KEY)

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
-__all__ = ["TreeSpec", "putting_together", "tree_flatten", "tree_map", "tree_unflatten"]
+__all__ = ["TreeSpec", "tree_flatten", "tree_map", "tree_unflatten", "unflatten_function"]
 
 
-def putting_together(spec: TreeSpec) -> Callable[[list[Any]], Any]:
+def unflatten_function(spec: TreeSpec) -> Callable[[list[Any]], Any]:
     """What `tree_unflatten` does with this tree; at once where it is a leaf, or a tuple or list of leaves."""
     numbers = list(range(spec.num_leaves))
     if spec == tree_flatten(0)[1]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-__all__ = ["default_generator", "default_generators", "drawing_apart"]
+__all__ = ["default_generator", "default_generators", "preserving_generators"]
 
 
 def default_generators() -> tuple[torch.Generator, ...]:
@@ -28,7 +28,7 @@ def default_generator(device: torch.device) -> torch.Generator | None:
 
 
 @contextlib.contextmanager
-def drawing_apart() -> Iterator[None]:
+def preserving_generators() -> Iterator[None]:
     """While this lasts, draws leave the default generators as they are."""
     generators = default_generators()
     states = [generator.get_state() for generator in generators]

@@ -8,10 +8,10 @@ import torch
 from torch._library import opaque_object as _opaque_object
 from torch._library.fake_class_registry import FakeScriptObject
 
-__all__ = ["is_opaque", "is_script_object"]
+__all__ = ["is_opaque_object", "is_script_object"]
 
 
-def is_opaque(value: object) -> bool:
+def is_opaque_object(value: object) -> bool:
     """Whether it is an object of a class that torch lets graphs take as a whole (a mesh of devices)."""
     return bool(_opaque_object.is_opaque_type(type(value)))
 

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 __all__ = [
     "GuardOnDataDependentSymNode",
     "ShapeEnv",
-    "as_made",
-    "computed",
+    "is_symint_unsupported",
     "new_symbol",
+    "original_expression",
     "python_source",
-    "takes_no_symbols",
-    "unknown_number",
-    "with_symbols",
+    "symbol_nodes",
+    "unbacked_fakes_like",
+    "unbacked_symint",
 ]
 
 
-def takes_no_symbols(error: BaseException) -> bool:
+def is_symint_unsupported(error: BaseException) -> bool:
     """Whether this is what torch raises where a kernel asks a tensor with symbols for numbers."""
     return "symbolic sizes/strides" in str(error)
 
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place(Source):
+class _CallSource(Source):
     """Where a number is found in a call."""
 
     path: str
@@ -58,12 +58,12 @@ def new_symbol(env: ShapeEnv, name: str, hint: int) -> tuple[Any, Any]:
     number itself where that is 0 or 1; and a ``SymInt`` of it."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 
-    source = _Place(name)
+    source = _CallSource(name)
     symbol = env.create_symbol(hint, source, dynamic_dim=DimDynamic.DUCK, constraint_dim=None)
     return symbol, env.create_symintnode(symbol, hint=hint, source=source)
 
 
-def as_made(number: torch.SymInt) -> Any:
+def original_expression(number: torch.SymInt) -> Any:
     """The expression that a number was made as, whatever has become known of its symbols since."""
     return number.node._expr
 
@@ -84,7 +84,7 @@ def _printer() -> type[Any]:
     return Printer
 
 
-def computed(expression: Any, inputs: Mapping[Any, torch.fx.Node], graph: torch.fx.Graph) -> Any:
+def symbol_nodes(expression: Any, inputs: Mapping[Any, torch.fx.Node], graph: torch.fx.Graph) -> Any:
     """Nodes that compute an expression of ``ShapeEnv``'s from the values of its symbols, or a constant."""
     from torch.utils._sympy.interp import sympy_interp
     from torch.utils._sympy.reference import PythonReferenceAnalysis
@@ -95,14 +95,14 @@ def computed(expression: Any, inputs: Mapping[Any, torch.fx.Node], graph: torch.
     return value.node if isinstance(value, torch.fx.Proxy) else value
 
 
-def unknown_number() -> torch.SymInt:
+def unbacked_symint() -> torch.SymInt:
     """A symbol for a number that is not known before something is computed."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return ShapeEnv().create_unbacked_symint()
 
 
-def with_symbols(inputs: Sequence[Any]) -> list[Any]:
+def unbacked_fakes_like(inputs: Sequence[Any]) -> list[Any]:
     """Fake tensors like others, of a mode in which sizes may be symbols that nobody knows the values of."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -112,9 +112,9 @@ def with_symbols(inputs: Sequence[Any]) -> list[Any]:
     def size(number: Any) -> Any:
         if not isinstance(number, torch.SymInt):
             return number
-        if as_made(number) not in known:
-            known[as_made(number)] = env.create_unbacked_symint()
-        return known[as_made(number)]
+        if original_expression(number) not in known:
+            known[original_expression(number)] = env.create_unbacked_symint()
+        return known[original_expression(number)]
 
     def like(value: Any) -> Any:
         if not isinstance(value, Tensor):

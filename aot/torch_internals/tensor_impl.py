@@ -13,23 +13,23 @@ from torch import Tensor
 from aot.torch_internals import mode_stacks
 
 __all__ = [
-    "copy_each",
+    "compile_tensor_test",
+    "count_python_references",
+    "empty_real_tensor",
+    "foreach_copy",
     "has_memory",
     "has_symbolic_sizes",
     "is_view",
-    "is_zeros_without_memory",
+    "is_zero_tensor",
     "layout_of",
+    "make_zero_tensor",
     "nbytes_of",
     "negative_view",
     "offset_of",
-    "python_references",
-    "set_lazy",
-    "set_versions",
+    "set_lazy_bits",
+    "set_version_counters",
     "storage_key",
     "storage_of",
-    "tensor_test",
-    "tensor_without_elements",
-    "zeros_without_memory",
 ]
 
 
@@ -42,15 +42,15 @@ _untyped_storage: Any = torch._C.TensorBase.untyped_storage  # which is replaced
 
 
 # Write each tensor of a second list to that of a first one; on the CPU one after the other, as by `copy_`.
-copy_each: Callable[[list[Tensor], list[Tensor]], None] = torch._foreach_copy_
+foreach_copy: Callable[[list[Tensor], list[Tensor]], None] = torch._foreach_copy_
 
 
-_IN_A_LIST = next(map(sys.getrefcount, [object()]))
+_LIST_REFERENCES = next(map(sys.getrefcount, [object()]))
 _use_count: Callable[[Tensor], int] = getattr(Tensor, "_use_count", lambda _: 0)
 
 
 @functools.cache
-def _keeps_its_object() -> bool:
+def _holds_python_object() -> bool:
     """Whether C++ holds a reference to a tensor's Python object for as long as C++ refers to the tensor.
 
     (It is not asked at import: ``python -W error::aot.RecompileWarning`` imports so early that torch aborts.)
@@ -62,15 +62,15 @@ def _keeps_its_object() -> bool:
         return view._base is tensor and sys.getrefcount(tensor) > before
 
 
-def python_references(tensors: list[Tensor]) -> list[int]:
+def count_python_references(tensors: list[Tensor]) -> list[int]:
     """Count what refers to each tensor in a list from Python: objects other than the list, and frames.
 
     Where torch does not tell what of it C++ holds, the count may be one too high, and is never too low.
     """
     counts = list(map(sys.getrefcount, tensors))
-    kept = _keeps_its_object()
+    kept = _holds_python_object()
     shared = [kept and uses > 1 for uses in map(_use_count, tensors)]
-    return [count - _IN_A_LIST - by_torch for count, by_torch in zip(counts, shared, strict=True)]
+    return [count - _LIST_REFERENCES - by_torch for count, by_torch in zip(counts, shared, strict=True)]
 
 
 def layout_of(tensor: Tensor) -> torch.layout:
@@ -93,9 +93,9 @@ def has_memory(tensor: Tensor) -> bool:
 
 
 @functools.lru_cache(maxsize=100)
-def tensor_without_elements(dtype: torch.dtype, device: torch.device) -> Tensor:
+def empty_real_tensor(dtype: torch.dtype, device: torch.device) -> Tensor:
     """A tensor of no elements that has the dispatch keys of a device, as fakes have not."""
-    with mode_stacks.nothing_on(), torch._C.DisableTorchFunction(), torch.inference_mode(False):
+    with mode_stacks.outside_all_modes(), torch._C.DisableTorchFunction(), torch.inference_mode(False):
         return torch.empty(0, dtype=dtype, device=device)
 
 
@@ -105,30 +105,30 @@ def negative_view(tensor: Tensor) -> Tensor:
     return view
 
 
-def set_lazy(tensor: Tensor, conj: bool, neg: bool) -> None:
+def set_lazy_bits(tensor: Tensor, conj: bool, neg: bool) -> None:
     """Let `tensor` itself show its memory lazily conjugated, negated or neither."""
     torch._C._set_conj(tensor, conj)
     torch._C._set_neg(tensor, neg)
 
 
-def is_zeros_without_memory(tensor: Tensor) -> bool:
+def is_zero_tensor(tensor: Tensor) -> bool:
     """Whether `tensor` is made by ``torch._efficientzerotensor``, as some derivatives are."""
     return tensor._is_zerotensor()
 
 
-def zeros_without_memory(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def make_zero_tensor(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """What ``torch._efficientzerotensor`` gives, whatever traces it. It has memory nowhere."""
     with torch._C._DisableTorchDispatch():
         zeros: Tensor = torch._efficientzerotensor(size, dtype=dtype, device=device)
     return zeros
 
 
-def set_versions(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
+def set_version_counters(tensors: Sequence[Tensor], versions: Sequence[int]) -> None:
     """Set version counters, one tensor after the other."""
     torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
 
 
-def tensor_test(tensors: Sequence[Tensor]) -> Callable[..., bool]:
+def compile_tensor_test(tensors: Sequence[Tensor]) -> Callable[..., bool]:
     """A test of as many objects: whether each is a tensor like the one here in type, size, stride, dtype,
     device, layout, requires_grad, conj and neg bit (and, outside of inference mode, in being an inference
     tensor), and no two are one. It costs some 0.04 us for each."""

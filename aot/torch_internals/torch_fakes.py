@@ -29,8 +29,8 @@ __all__ = [
     "UnsupportedOperatorException",
     "fake_mode_of",
     "fake_tensor",
-    "load_fake_tensors",
-    "unlogged",
+    "preload",
+    "without_error_logs",
 ]
 
 _PYTHON_DISPATCHER = torch._C.DispatchKeySet(torch._C.DispatchKey.PythonDispatcher)
@@ -48,7 +48,7 @@ _ATTRIBUTES = {
 
 
 @functools.cache
-def load_fake_tensors() -> None:
+def preload() -> None:
     """Have torch load what its first fake tensor mode needs. It keeps errors of what cannot be imported, and
     with them the frames that led there: the trace must not be among these."""
     FakeTensorMode()
@@ -59,7 +59,7 @@ logging.getLogger(FakeTensorMode.__module__).addFilter(lambda _: not getattr(_qu
 
 
 @contextlib.contextmanager
-def unlogged() -> Iterator[None]:
+def without_error_logs() -> Iterator[None]:
     """While this lasts, what fake tensors raise in this thread is not logged as well: it is either the user's
     own error, or not even an error."""
     before = getattr(_quiet, "on", False)
@@ -94,7 +94,7 @@ def fake_tensor(
     fake.__dict__.update(_ATTRIBUTES)
     fake.fake_mode = mode
     if not fake.is_inference():
-        tensor_impl.set_versions((fake,), (0,))  # set_ has moved it
+        tensor_impl.set_version_counters((fake,), (0,))  # set_ has moved it
     return fake
 
 

@@ -11,11 +11,11 @@ from torch.utils._contextlib import _DecoratorContextManager, context_decorator
 __all__ = [
     "LEGACY_TYPES",
     "LEGACY_TYPE_IDS",
-    "all_operators",
-    "clone_of_mode",
     "context_decorator",
-    "operator_functions",
-    "operator_spaces",
+    "decorator_clone",
+    "operator_modules",
+    "operator_names",
+    "operator_namespace",
 ]
 
 
@@ -24,20 +24,20 @@ LEGACY_TYPES = frozenset(kind.__name__ for kind in torch._tensor_classes)
 LEGACY_TYPE_IDS = frozenset(map(id, torch._tensor_classes))
 
 
-clone_of_mode: Any = _DecoratorContextManager.clone
+decorator_clone: Any = _DecoratorContextManager.clone
 
 
-def operator_functions() -> Any:
+def operator_namespace() -> Any:
     """What holds the functions of `torch` that call operators."""
     return torch._C._VariableFunctions
 
 
-def operator_spaces() -> tuple[Any, ...]:
+def operator_modules() -> tuple[Any, ...]:
     """Modules of nothing but functions that call operators."""
     return tuple(getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft"))
 
 
 @functools.cache
-def all_operators() -> frozenset[str]:
+def operator_names() -> frozenset[str]:
     """The names of the operators that the dispatcher has."""
     return frozenset(torch._C._dispatch_get_all_op_names())

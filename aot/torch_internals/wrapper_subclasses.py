@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.overrides import get_default_nowrap_functions
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-__all__ = ["is_dispatched_natively", "is_wrapper", "remember_getters", "shell"]
+__all__ = ["cache_nowrap_functions", "is_dispatched_natively", "is_wrapper_subclass", "shell"]
 
 
-is_wrapper: Callable[[object], bool] = is_traceable_wrapper_subclass
+is_wrapper_subclass: Callable[[object], bool] = is_traceable_wrapper_subclass
 
 
 def is_dispatched_natively(kind: type) -> bool:
@@ -29,7 +29,7 @@ def shell(wrapper: Tensor) -> Tensor:
         return wrapper.detach()
 
 
-def remember_getters() -> None:
+def cache_nowrap_functions() -> None:
     """Have torch note which attributes of tensors a subclass gets as they are, before these are replaced: it
     looks once, and would take what stands for them then for them ever after."""
     get_default_nowrap_functions()

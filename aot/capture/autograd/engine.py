@@ -170,11 +170,11 @@ class Engine:
             return self._plain_tangent(like, tracked, exact)
         coerce = getattr(like, "__coerce_tangent_metadata__", None)
         if coerce is not None and not exact:
-            with self._recorder, dispatcher.with_own_kernels(), torch.no_grad():
+            with self._recorder, dispatcher.trace_kernels_on(), torch.no_grad():
                 like = coerce()
         meta, plain, shared = unwrapped_gradient(like)
         parts = [self._plain_tangent(one) for one in plain]
-        with self._recorder, dispatcher.with_own_kernels():
+        with self._recorder, dispatcher.trace_kernels_on():
             fake = rewrapped(meta, [part.fake for part in parts], shared)
         fake.requires_grad_(tracked)
         meta, _, _ = unwrapped_gradient(fake)  # (It may say whether it requires grad.)
@@ -190,7 +190,7 @@ class Engine:
         state.define(where, node)
         state.held = True
         # (What is guessed from a gradient that is such may have others added to it.)
-        if exact and not tracked and tensor_impl.is_zeros_without_memory(like):
+        if exact and not tracked and tensor_impl.is_zero_tensor(like):
             with self._recorder, torch.no_grad():
                 fake = torch.ops.aten._efficientzerotensor(like.shape, dtype=like.dtype, device=like.device)
         fake.requires_grad_(tracked)
@@ -205,7 +205,7 @@ class Engine:
         self._recorder.acts.clear()
         with contextlib.ExitStack() as stack:
             stack.enter_context(
-                autograd_graph.noting_unpacked(self._graph.segment_of, self._recorder.unpacked)
+                autograd_graph.recording_unpacked(self._graph.segment_of, self._recorder.unpacked)
             )
             nothing = self._nothing()
             for node, _ in nothing:
@@ -226,7 +226,7 @@ class Engine:
                     if autograd_graph.is_function_node(node):
                         nodes = self.segments[number].given[node] = []
                         stack.callback(node.register_prehook(self._noting(nodes)).remove)
-                    elif autograd_graph.is_view_write(node):
+                    elif autograd_graph.is_copy_slices(node):
                         nodes = self.segments[number].written[node] = []
                         stack.callback(node.register_prehook(self._noting(nodes)).remove)
                         stack.callback(node.register_prehook(self._keeping(number, node)).remove)
@@ -242,7 +242,7 @@ class Engine:
         for node, number in self._silent:
             if node not in started and node in self._graph.segment_of:
                 started.add(node)
-                size, dtype, device = autograd_graph.looks_of_gradient(node, number)
+                size, dtype, device = autograd_graph.grad_input_metadata(node, number)
                 # (Autograd's own hooks see it: `retain_grad` copies it.)
                 with recording_backward(self._recorder), torch.no_grad():
                     found[node, number] = torch.zeros((), dtype=dtype, device=device).expand(size)
@@ -252,7 +252,7 @@ class Engine:
         """A hook that notes the gradients which come to a node."""
 
         def hook(gradients: tuple[Tensor | None, ...]) -> None:
-            with mode_stacks.modes_off(), torch.no_grad():
+            with mode_stacks.dispatch_modes_off(), torch.no_grad():
                 for gradient in gradients:
                     if gradient is not None:
                         nodes.extend(self._recorder.read(part) for part in plain_parts(gradient))
@@ -312,7 +312,7 @@ class Engine:
                 if isinstance(target, EntranceEdge):
                     tangents = self.segments[target.segment].tangents
                     if target.entrance not in tangents:
-                        with mode_stacks.modes_off():
+                        with mode_stacks.dispatch_modes_off():
                             tangents[target.entrance] = self.tangent(gradient)
                         passed[i] = tangents[target.entrance].fake
             return tuple(passed)
@@ -363,7 +363,7 @@ def run_whole(
     with contextlib.ExitStack() as stack:
         if watching is not None:
             stack.enter_context(watching(engine, graph.segment_of))
-        stack.enter_context(autograd_graph.skipped(_beyond(graph, ends)))
+        stack.enter_context(autograd_graph.functions_skipped(_beyond(graph, ends)))
         engine.run()
     found: dict[int, Tensor] = {}
     for segment in engine.segments:
@@ -401,7 +401,7 @@ def recording_backward(recorder: Recorder) -> Iterator[None]:
     with (
         binding(),
         recorder.draws.traced(),
-        dispatcher.with_own_kernels(),
+        dispatcher.trace_kernels_on(),
         recorder,
         refused(),
         torch.autograd.set_multithreading_enabled(False),
@@ -412,7 +412,7 @@ def recording_backward(recorder: Recorder) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_autocast() -> Iterator[None]:
-    """As a backward outside of any autocast runs. (`autocast_state.disable_autocast` would keep a formula
+    """As a backward outside of any autocast runs. (`autocast_state.without_autocast` would keep a formula
     from entering one of its own.)"""
     with contextlib.ExitStack() as stack:
         for device in autocast_state.AUTOCAST_DEVICES:

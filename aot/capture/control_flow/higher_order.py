@@ -23,7 +23,7 @@ from aot.torch_internals import autograd_graph, dispatcher, mode_stacks, pytree,
 
 def _unknown(value: Any) -> Recorder | None:
     """What records the trace, where a condition is not known in it."""
-    recorder = mode_stacks.current_mode()
+    recorder = mode_stacks.current_dispatch_mode()
     if isinstance(value, Tensor) and isinstance(recorder, Recorder) and not recorder.knows(value):
         return recorder
     return None
@@ -97,7 +97,7 @@ def _scan(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     first = autograd_graph.next_sequence_number()
     leaves, spec = pytree.tree_flatten(dense(*args, **kwargs))
     tied = list(_Tied.apply(*leaves))  # type: ignore[no-untyped-call]
-    recorder = mode_stacks.current_mode()
+    recorder = mode_stacks.current_dispatch_mode()
     if isinstance(recorder, Recorder):  # eager's node keeps what it has as attributes
         recorder.unfreed.append(range(first, autograd_graph.next_sequence_number()))
     return pytree.tree_unflatten(tied, spec)
@@ -124,7 +124,7 @@ def _apart(name: str, results: Any, operands: Any) -> Any:
     return results
 
 
-dispatcher.define_higher_order_kernels(
+dispatcher.register_higher_order_kernels(
     {
         "cond": _cond,
         "while_loop": _while_loop,

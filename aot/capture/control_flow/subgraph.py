@@ -70,7 +70,7 @@ class Entered:
 
 
 def _edge(tensor: Tensor) -> Key | None:
-    if not tensor.requires_grad or (tensor.is_leaf and not autograd_state.accumulates(tensor)):
+    if not tensor.requires_grad or (tensor.is_leaf and not autograd_state.can_accumulate_grad(tensor)):
         return None
     return key_of(get_gradient_edge(tensor))
 
@@ -113,9 +113,9 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
         # Below this one, operations are to reach no other; and what the branch saves is saved in no other
         # way, as its derivative computes it once more anyway.
         with (
-            mode_stacks.modes_off(),
+            mode_stacks.dispatch_modes_off(),
             autograd_state.plain_autograd(),
-            autocast_state.autocast_uncached(),
+            autocast_state.without_cast_cache(),
             self,
         ):
             results = function(*operands)
@@ -227,12 +227,12 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
             ends: edges of tensors from outside, or of what is carried.
             given: the results that have a gradient.
         """
-        with mode_stacks.modes_off(), self, torch.enable_grad():
+        with mode_stacks.dispatch_modes_off(), self, torch.enable_grad():
             edges = {j: _edge(results[j]) for j in given}
         entrances = {j: (edge, results[j]) for j, edge in edges.items() if edge is not None}
         self.builder.backward = True
         try:
-            with mode_stacks.modes_off():
+            with mode_stacks.dispatch_modes_off():
                 engine, found = run_whole(self, entrances, ends, "tangents")
         finally:
             self.builder.backward = False

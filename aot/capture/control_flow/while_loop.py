@@ -159,10 +159,10 @@ class _Loop:
         turn = self.body.carried_as(count)
         graphs, operands = self._functions([self.body.builder.emit(aten.add.Tensor, turn, 1)])
         metas = (*map(meta_of, self.inside), count)
-        rows = symbolic_shapes.unknown_number()
+        rows = symbolic_shapes.unbacked_symint()
         stacks = append_call(
             outer,
-            higher_order_ops.STACKING_LOOP,
+            higher_order_ops.WHILE_LOOP_STACK_OUTPUT,
             (),
             graphs,
             ((*self.given, _number(builder, 0)), tuple(operands)),
@@ -306,7 +306,7 @@ class _Looping(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, loop: _Loop, *tensors: Tensor) -> tuple[Tensor, ...]:
-        with mode_stacks.modes_off():
+        with mode_stacks.dispatch_modes_off():
             results, ctx.kept = loop.record_keeping()
         # (Attributes, as in eager: nothing is freed, and another backward goes through.)
         ctx.loop, ctx.tensors = loop, tensors
@@ -320,7 +320,7 @@ class _Looping(torch.autograd.Function):
                 "create_graph=True through a while_loop with a condition that depends on an argument, of "
                 "which eager's second derivatives are wrong; call the original function"
             )
-        with unwatched(), mode_stacks.modes_off():
+        with unwatched(), mode_stacks.dispatch_modes_off():
             for tensor in ctx.tensors:  # (which is noted: they are checked for writes)
                 ctx.loop._outer.read(tensor)
             return (None, *ctx.loop.record_backward(gradients, ctx.kept))

@@ -1,7 +1,7 @@
 """Methods that make a tensor like their own: ``x.new(...)`` and ``x.new_tensor(...)``.
 
 They ask `x` for its highest dispatch key, and which device that is for. The key that fakes have is no
-device's (`plain_fakes.memoryless`), so an empty tensor with memory stands for a fake there.
+device's (`plain_fakes.make_tensor`), so an empty tensor with memory stands for a fake there.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def _making_alike(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         # (A torch function mode, or the tensor's class, gets the tensor itself, and comes back here.)
-        if plain_fakes.is_memoryless(self) and not has_torch_function_unary(self):
-            self = tensor_impl.tensor_without_elements(self.dtype, self.device)
+        if plain_fakes.is_fake(self) and not has_torch_function_unary(self):
+            self = tensor_impl.empty_real_tensor(self.dtype, self.device)
         return original(self, *args, **kwargs)
 
     return make

@@ -84,7 +84,7 @@ def refusing_caught(call: Callable[..., Any], handlers: Iterable[Handler]) -> Ca
                 f"values with operations (torch.where, cholesky_ex), or call the original function"
             ) from error
 
-    return dynamo_api.skip_dynamo(checked)  # type: ignore[no-any-return]
+    return dynamo_api.skip(checked)  # type: ignore[no-any-return]
 
 
 class Handlers:

@@ -25,7 +25,7 @@ def checking(call: Callable[..., Any], differentiated: Collection[int]) -> Calla
         check_alone([one for one in given if isinstance(one, Tensor)], differentiated)
         return call(*given)
 
-    dynamo_api.skip_dynamo(checked)
+    dynamo_api.skip(checked)
     return checked
 
 
@@ -44,7 +44,7 @@ def check_alone(tensors: Sequence[Tensor], differentiated: Collection[int]) -> N
                     f"the function takes a gradient with respect to tensor {number}, which has hooks "
                     f"(register_hook, retain_grad) that would see it; register them after the call"
                 )
-            with mode_stacks.modes_off():
+            with mode_stacks.dispatch_modes_off():
                 edge = get_gradient_edge(tensor)
             edges[edge.node, edge.output_nr] = number
     stack: list[Node] = [t.grad_fn for t in tensors if t.grad_fn is not None] if edges else []

@@ -63,7 +63,7 @@ def note_of(tensor: Tensor) -> None:
         now is not None
         and not now.asked
         and not isinstance(tensor, torch_fakes.FakeTensor)
-        and (now.thread == threading.get_ident() or plain_fakes.is_memoryless(tensor))
+        and (now.thread == threading.get_ident() or plain_fakes.is_fake(tensor))
         and not str(sys._getframe(2).f_globals.get("__name__")).startswith("aot.")
     ):
         now.asked = True

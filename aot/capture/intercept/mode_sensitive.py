@@ -38,7 +38,7 @@ def _as_a_whole(op: op_queries.OpOverload, condition: Callable[..., bool]) -> Ca
     def call(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
         if not condition(*args, **kwargs):
             return ordinary(*args, **kwargs)
-        with dispatcher.below_autograd(), dispatcher.without_own_kernels():
+        with dispatcher.below_autograd(), dispatcher.trace_kernels_off():
             return op(*args, **kwargs)
 
     return call
@@ -330,7 +330,7 @@ def asks_about_phases(op: op_queries.OpOverload) -> bool:
     return node is not None and node.name().startswith("LinalgSvdBackward")
 
 
-dispatcher.define_own_kernels(
+dispatcher.register_trace_kernels(
     {
         **{
             op: _as_a_whole(op, lambda tensor, *_, **__: not _differentiated(tensor))

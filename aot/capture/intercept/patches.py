@@ -105,7 +105,7 @@ def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Cal
     @functools.wraps(original)
     def compile(*args: Any, **options: Any) -> Any:
         frame: Any = sys._getframe(1)
-        if plain_fakes.memoryless_allowed() and module(frame).startswith(_COMPILES):
+        if plain_fakes.are_fakes_allowed() and module(frame).startswith(_COMPILES):
             while frame.f_back is not None and module(frame.f_back).startswith(_COMPILES):
                 frame = frame.f_back
             if frame.f_code.co_name in _RECORDED:
@@ -131,7 +131,7 @@ def _checkpointing(original: Callable[..., Any]) -> Callable[..., Any]:
         before = [arg._version for arg in given if not arg.is_inference()]
         result = original(self, block, *args, **options)
         after = [arg._version for arg in given if not arg.is_inference()]
-        if before != after and plain_fakes.memoryless_allowed() and torch.is_grad_enabled():
+        if before != after and plain_fakes.are_fakes_allowed() and torch.is_grad_enabled():
             leaves, _ = pytree.tree_flatten(result)
             if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
                 raise UnsupportedOperation(
@@ -146,9 +146,9 @@ def _checkpointing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 _REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
-    (*patch_points.REGISTERS_ON_NODES, _watched_node),
+    (*patch_points.NODE_REGISTER_HOOK, _watched_node),
     (torch.utils.hooks.BackwardHook, "__init__", _watched_module),
-    (*patch_points.RUNS_BACKWARD, _watched_engine),
+    (*patch_points.ENGINE_RUN_BACKWARD, _watched_engine),
     (higher_order_ops.TagActivationCheckpoint, "__call__", _checkpointing),
     (Tensor, "__repr__", _shown),
     *((Tensor, name, metadata_reads.method) for name in ("storage_offset", "_is_view")),
@@ -175,7 +175,7 @@ def _detach_in_place(ordinary: Callable[[Tensor], Tensor], tensor: Tensor) -> Te
 
 
 # (An operation, but one that autograd does alone.)
-dispatcher.define_own_kernels({torch.ops.aten.detach_.default: _detach_in_place})
+dispatcher.register_trace_kernels({torch.ops.aten.detach_.default: _detach_in_place})
 
 
 def replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
@@ -191,8 +191,8 @@ def replacing() -> Iterator[None]:
     with _watching_lock:
         _watching += 1
         if _watching == 1:
-            wrapper_subclasses.remember_getters()
-            collectives = patch_points.asks_whether_collectives_are_traced()
+            wrapper_subclasses.cache_nowrap_functions()
+            collectives = patch_points.collective_tracing_check()
             if collectives is not None and (*collectives, _traced) not in _REPLACED:
                 replace(*collectives, _traced)
             for owner, name, by in _REPLACED:

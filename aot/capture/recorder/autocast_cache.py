@@ -105,11 +105,11 @@ class CastCache:
         casts = {candidate.cast for candidate in candidates}
         self._numbers = {id(fake): i for i, fake in enumerate(fakes) if i not in casts}
         self._before = {
-            i: self._value(fakes[i]) for i in self._numbers.values() if leaf_casts.is_autocast_leaf(fakes[i])
+            i: self._value(fakes[i]) for i in self._numbers.values() if leaf_casts.is_cacheable_leaf(fakes[i])
         }
         cached = torch.is_autocast_cache_enabled()
         self._makes = {
-            device: dtype for device, enabled, dtype in autocast_state.autocast_states() if enabled and cached
+            device: dtype for device, enabled, dtype in autocast_state.device_states() if enabled and cached
         }
         self._given: dict[int, Candidate] = {}  # by the cast
         self._keep: list[Tensor] = []
@@ -123,10 +123,10 @@ class CastCache:
         for candidate in self._candidates.values():
             leaf, cast = self._fakes[candidate.leaf], self._fakes[candidate.cast]
             if candidate.detached:
-                given = leaf_casts.kept_by_autocast(leaf, _cloning(cast))
+                given = leaf_casts.cached_cast(leaf, _cloning(cast))
             else:
                 with _giving(cast):
-                    given = leaf_casts.kept_by_autocast(leaf)
+                    given = leaf_casts.cached_cast(leaf)
             assert given is not None
             self._keep.append(given)
             self._given[id(given)] = candidate
@@ -144,9 +144,9 @@ class CastCache:
 
     def _note_cast(self, tensor: Tensor, dtype: torch.dtype | None) -> None:
         leaf = self._numbers.get(id(tensor))
-        if leaf is None or dtype not in _LOWER or not leaf_casts.is_autocast_leaf(tensor):
+        if leaf is None or dtype not in _LOWER or not leaf_casts.is_cacheable_leaf(tensor):
             return
-        within, _ = autocast_state.autocast_cache_key()
+        within, _ = autocast_state.cast_cache_key()
         if within or self._makes:
             self._asks = True
             self._cast_from.setdefault(leaf, []).append(self._value(tensor))
@@ -193,9 +193,9 @@ class CastCache:
         made = []
         for number in self._numbers.values():
             fake = self._fakes[number]
-            if number in self._candidates or not leaf_casts.is_autocast_leaf(fake):
+            if number in self._candidates or not leaf_casts.is_cacheable_leaf(fake):
                 continue
-            cast = leaf_casts.kept_by_autocast(fake)
+            cast = leaf_casts.cached_cast(fake)
             if cast is None:
                 continue
             now = self._value(fake)
@@ -235,8 +235,8 @@ def _cast(ordinary: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return cast
     if isinstance(args[0], Tensor):
         return ordinary(*args, **kwargs)
-    with dispatcher.without_own_kernels():  # a number, of which a dispatcher alone makes a tensor
+    with dispatcher.trace_kernels_off():  # a number, of which a dispatcher alone makes a tensor
         return _TO_COPY(*args, **kwargs)
 
 
-dispatcher.define_own_kernels({_TO_COPY: _cast})
+dispatcher.register_trace_kernels({_TO_COPY: _cast})

@@ -87,7 +87,7 @@ class Lifetimes:
     def reserve(self) -> None:
         """Let nobody but traces use those that are still there."""
         for fake in self.alive():
-            plain_fakes.reserve(fake)
+            plain_fakes.poison(fake)
 
     def alive(self) -> list[Tensor]:
         """Those that are still there."""
@@ -106,7 +106,7 @@ class Lifetimes:
     def _referred(self) -> list[Tensor]:
         """Those to which Python has more references than the trace has told of."""
         alive = self.alive()
-        counts = tensor_impl.python_references(alive)
+        counts = tensor_impl.count_python_references(alive)
         known = self._by_trace
         return [fake for fake, count in zip(alive, counts, strict=True) if count > known[id(fake)]]
 
@@ -129,7 +129,7 @@ def _wrapper(referrer: object) -> Tensor | None:
     owners = gc.get_referrers(referrer) if isinstance(referrer, dict) else [referrer]
     for owner in owners:
         own = isinstance(owner, Tensor) and (referrer is owner or referrer is vars(owner))
-        if own and is_wrapper(owner) and all(map(plain_fakes.is_memoryless, plain_parts(owner))):
+        if own and is_wrapper(owner) and all(map(plain_fakes.is_fake, plain_parts(owner))):
             assert isinstance(owner, Tensor)
             return owner
     return None

@@ -41,7 +41,7 @@ def get_state(device: torch.device) -> Tensor:
     and offset, on CUDA; on the CPU in either case."""
     generator = rng.default_generator(device)
     assert generator is not None, device
-    with mode_stacks.modes_off():
+    with mode_stacks.dispatch_modes_off():
         state = generator.get_state()
         return state.view(torch.int64) if device.type == "cuda" else state
 
@@ -50,7 +50,7 @@ def set_state(device: torch.device, state: Tensor) -> None:
     """Give a device's default generator a state that `get_state` returned, or a draw."""
     generator = rng.default_generator(device)
     assert generator is not None, device
-    with mode_stacks.modes_off():
+    with mode_stacks.dispatch_modes_off():
         generator.set_state(state.view(torch.uint8))
 
 

@@ -83,7 +83,7 @@ class Parts:
             if self._parts and _leads_nowhere(tensor):
                 raise _used()
             # (It requires grad here already, so what is asked of it changes nothing that shows.)
-            if self._is_unrecorded(tensor) and autograd_state.accumulates(tensor):
+            if self._is_unrecorded(tensor) and autograd_state.can_accumulate_grad(tensor):
                 raise errors.AutogradStateMutation(
                     "a view that was taken under no_grad or inference mode, of what is by way of a leaf a "
                     "part of a tensor that does not require grad, is made to require grad, and returned; "

@@ -77,9 +77,7 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
         if count and larger and tuple(args[1]) != tuple(fake.shape):
             state = self.state(fake)
             if not state.grown or state.grown[-1].nbytes() < nbytes:
-                state.grow(
-                    plain_fakes.memoryless_storage(nbytes, fake.device, symbolic=self.builder.symbolic)
-                )
+                state.grow(plain_fakes.make_storage(nbytes, fake.device, symbolic=self.builder.symbolic))
             self.follow_growth(fake)
         return self.reshape(func, args, kwargs)
 
@@ -87,7 +85,7 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
         """Put a tensor onto the largest storage that stands for its own, which has grown."""
         state = self.state(fake)
         if state.grown and state.nbytes > fake.untyped_storage().nbytes():
-            plain_fakes.move(fake, state.grown[-1])
+            plain_fakes.set_storage(fake, state.grown[-1])
             self.states[tensor_impl.storage_key(fake)] = state
 
     def rebind(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

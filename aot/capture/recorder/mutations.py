@@ -190,7 +190,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             )
         counted = classify(func).counted and func not in BATCH_NORM
         # (Its kernel may count them: it does where it calls operations that write.)
-        uncounted = is_custom(func) and not op_queries.counts_writes(func)
+        uncounted = is_custom(func) and not op_queries.has_inplace_or_view_kernel(func)
         # (An overload may be called like a keyword of Python, in which graphs are written.)
         called = f"{func._opname}.{func._overloadname}" if keyword.iskeyword(func._overloadname) else func
         node = self._call(call_on_clones, (called, written, node_args, node_kwargs), {}, metas, random)

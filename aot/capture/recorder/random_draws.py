@@ -200,7 +200,7 @@ class _Line:
     def number(self) -> int:
         """The number of the state that the generator is in; RandomStateMutation if it has none."""
         now = self._state()
-        with mode_stacks.modes_off():
+        with mode_stacks.dispatch_modes_off():
             for number in reversed(range(len(self.states))):
                 if torch.equal(now, self.states[number]):
                     return number
@@ -216,11 +216,11 @@ class _Line:
 
     def set(self, state: Tensor) -> None:
         """Put the generator in a state."""
-        with mode_stacks.modes_off():
+        with mode_stacks.dispatch_modes_off():
             self.generator.set_state(state)
 
     def _state(self) -> Tensor:
-        with mode_stacks.modes_off():
+        with mode_stacks.dispatch_modes_off():
             return self.generator.get_state()
 
 
@@ -229,5 +229,5 @@ def move_on(generator: torch.Generator) -> None:
     if generator.device.type == "cuda":
         generator.set_offset(generator.get_offset() + 4)
     else:
-        with mode_stacks.modes_off():
+        with mode_stacks.dispatch_modes_off():
             torch.empty((), device=generator.device).uniform_(generator=generator)

@@ -114,7 +114,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
 
     # ---- dispatch
 
-    @dynamo_api.skip_dynamo  # which may have compiled a part of the function
+    @dynamo_api.skip  # which may have compiled a part of the function
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -125,8 +125,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return ASKS_FOR_NUMBERS[func](args[0])
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return self._of_wrappers(func, types, args, kwargs or {})
-        if mode_stacks.function_modes_are_on():
-            return mode_stacks.without_function_modes(self.dispatch)(func, args, kwargs or {})
+        if mode_stacks.is_function_mode_on():
+            return mode_stacks.shield_from_function_modes(self.dispatch)(func, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
 
     def _of_wrappers(
@@ -159,7 +159,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     else:
                         result = kind.__torch_dispatch__(func, types, args, kwargs)
                     if result is not NotImplemented:
-                        changes = self.inside == 1 or op_queries.changes_metadata(func)
+                        changes = self.inside == 1 or op_queries.is_inplace_view(func)
                         if rebinds:
                             self.wrapper_views.note_rebind(args[0], self.inside > 1)
                         elif changes and shown_by(args) != before:
@@ -197,8 +197,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             )
         if isinstance(func, higher_order_ops.HigherOrderOperator):
             raise takes_functions(str(func))
-        if mode_stacks.is_traced_elsewhere():
-            if self.inside and mode_stacks.is_imagined():  # as DTensor finds out how its results lie
+        if mode_stacks.is_another_tracer_on():
+            if self.inside and mode_stacks.is_only_fake_mode_on():  # as DTensor finds out how its results lie
                 return func(*args, **kwargs)
             raise errors.UnsupportedOperation(
                 f"{func} is called while another tracer is on (make_fx, torch.export, FakeTensorMode), which "
@@ -266,7 +266,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if kind is Kind.COMPOSITE:
             with self:
                 autocast, inside = not self._decomposing, bool(self.inside)
-                return dispatcher.take_apart(func, args, kwargs, autocast, inside)
+                return dispatcher.run_decomposition(func, args, kwargs, autocast, inside)
         return self.special(func, args, kwargs)
 
     def _check_resolved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -338,7 +338,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         """The results of a pure operation, each as a view of a hidden tensor where it is one."""
         if not any(views):
             return result
-        with dispatcher.views_noticed(), self:
+        with dispatcher.tracking_views(), self:
             if isinstance(result, Tensor):
                 return result.view_as(result)
             return [r.view_as(r) if view else r for r, view in zip(result, views, strict=True)]
@@ -389,7 +389,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         candidates = [kwargs]
         if any(argument.name == "dtype" for argument in func._schema.arguments):
             candidates.append({**kwargs, "dtype": expected[0]})
-        with ambient_state.default_dtype(builder.default_dtype):
+        with ambient_state.default_dtype_replaced(builder.default_dtype):
             for candidate in candidates:
                 if dtypes_of(builder.infer(func, args, candidate).metas) == expected:
                     return candidate
@@ -428,7 +428,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     ) -> Tensor:
         """The one result of an operation on lazy tensors, which may be lazy itself: a product of conjugates
         is the conjugate of a product."""
-        with mode_stacks.modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
+        with mode_stacks.dispatch_modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
             blanks = [blank_like(a) if isinstance(a, Tensor) else a for a in args]
             shown = func(*blanks, **kwargs)
         if not (shown.is_conj() or shown.is_neg()):
@@ -438,7 +438,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if shown.is_neg():
             node = self.builder.emit(aten.neg.default, node)
         fake = self._fresh(node, self.builder.metas[node])
-        tensor_impl.set_lazy(fake, shown.is_conj(), shown.is_neg())
+        tensor_impl.set_lazy_bits(fake, shown.is_conj(), shown.is_neg())
         return fake
 
     def _results(self, node: fx.Node, recipe: Recipe) -> Any:
@@ -448,7 +448,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
 
     def _evaluated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Any) -> Any:
         """A question for a value, or a shape that depends on one, where all values are known."""
-        with mode_stacks.modes_off(), torch.no_grad():
+        with mode_stacks.dispatch_modes_off(), torch.no_grad():
             result = func(*known[0], **known[1])
         if not isinstance(result, (Tensor, tuple, list)):
             return result

@@ -215,7 +215,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         size, stride, dtype, device = lookup(meta)
         where = Geometry(size, stride, 0, dtype)
         if node.target is torch.ops.aten._efficientzerotensor.default and not has_symbols(size):
-            fake = tensor_impl.zeros_without_memory(size, dtype, device)
+            fake = tensor_impl.make_zero_tensor(size, dtype, device)
         else:
             fake = fake_of(where, device, self.builder.symbolic)
         state = self.adopt(fake)
@@ -304,8 +304,8 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def fake_of(where: Geometry, device: torch.device, symbolic: bool) -> Tensor:
     """A tensor without memory, on a storage of its own that ends where it ends."""
-    storage = plain_fakes.memoryless_storage(where.stop * where.dtype.itemsize, device, symbolic=symbolic)
-    return plain_fakes.memoryless(storage, where.size, where.stride, where.offset, where.dtype, device)
+    storage = plain_fakes.make_storage(where.stop * where.dtype.itemsize, device, symbolic=symbolic)
+    return plain_fakes.make_tensor(storage, where.size, where.stride, where.offset, where.dtype, device)
 
 
 def _function_nodes(results: Sequence[Tensor]) -> Iterator[Node]:

@@ -64,7 +64,7 @@ class Viewing(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
                     result = kind.__torch_dispatch__(func, types, args, kwargs)
                 if result is not NotImplemented:
                     return result
-        if not isinstance(tensor, Tensor) or not plain_fakes.is_memoryless(tensor):
+        if not isinstance(tensor, Tensor) or not plain_fakes.is_fake(tensor):
             return func(*args, **kwargs)
         kind = classify(func).kind
         if kind is Kind.REBIND:
@@ -80,7 +80,7 @@ class Viewing(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         size, stride, offset, dtype, conj, neg = geometry(tensor)
         nbytes = tensor.untyped_storage().nbytes()
         fake = torch_fakes.fake_tensor(self._mode, nbytes, size, stride, offset, dtype, tensor.device)
-        tensor_impl.set_lazy(fake, conj, neg)
+        tensor_impl.set_lazy_bits(fake, conj, neg)
         return fake
 
     def _on_fake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -93,7 +93,7 @@ class Viewing(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         with (
             typed_refusals(),
             self._mode,
-            dispatcher.python_dispatcher(),
+            dispatcher.python_dispatcher_on(),
             autograd_state.outside_inference_mode(),
             torch.no_grad(),
         ):
@@ -105,8 +105,8 @@ class Viewing(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         def lying(one: Tensor) -> Tensor:
             size, stride, offset, dtype, conj, neg = geometry(one)
             with torch.inference_mode(args[0].is_inference()):
-                view = plain_fakes.memoryless(storage, size, stride, offset, dtype, device)
-            tensor_impl.set_lazy(view, conj, neg)
+                view = plain_fakes.make_tensor(storage, size, stride, offset, dtype, device)
+            tensor_impl.set_lazy_bits(view, conj, neg)
             return view
 
         result = self._on_fake(func, args, kwargs)
@@ -122,7 +122,7 @@ class Viewing(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
             where = geometry(made)._replace(offset=geometry(tensor).offset)
         else:
             where = geometry(self._on_fake(func, args, kwargs))
-        plain_fakes.lie(tensor, tensor.untyped_storage(), where.size, where.stride, where.offset)
+        plain_fakes.set_geometry(tensor, tensor.untyped_storage(), where.size, where.stride, where.offset)
         return tensor
 
     def _put(
@@ -143,12 +143,12 @@ class Viewing(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not stride:
             with self._asking():
                 stride = torch.empty(size, device="meta").stride()
-        plain_fakes.lie(tensor, storage, size, stride, offset)
+        plain_fakes.set_geometry(tensor, storage, size, stride, offset)
         return tensor
 
 
 def _empty(device: torch.device) -> torch.UntypedStorage:
-    return plain_fakes.memoryless_storage(0, device, symbolic=True)
+    return plain_fakes.make_storage(0, device, symbolic=True)
 
 
 def _symbolic(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -51,7 +51,7 @@ class Answers:
         def value(given: Any) -> Any:
             if not isinstance(given, Tensor):
                 return given
-            own = self.value(given) if plain_fakes.is_memoryless(given) else given.detach().clone()
+            own = self.value(given) if plain_fakes.is_fake(given) else given.detach().clone()
             stand_ins.append((given, own))
             return own
 
@@ -74,7 +74,7 @@ class Answers:
             if user not in self._values and user not in needed:
                 needed.add(user)
                 left.extend(user.all_input_nodes)
-        with torch.no_grad(), rng.drawing_apart():
+        with torch.no_grad(), rng.preserving_generators():
             for user in self._builder.graph.nodes:
                 if user in needed:
                     self._values[user] = self._evaluate(user)

@@ -1,7 +1,7 @@
 """Threads that a function starts, or gives work to: they may not compute with tensors of the trace.
 
 The recorder sees the operations of its own thread alone. But the tensors of a trace carry a dispatch key
-(`plain_fakes.memoryless`) that only threads which trace exclude; in any other thread, whatever it is and
+(`plain_fakes.make_tensor`) that only threads which trace exclude; in any other thread, whatever it is and
 however it got the tensor, each operation on one comes here first. It is recorded nevertheless, or answered
 by its value (`thread_values`), since the function may wait for what the other thread makes of it; and the
 trace is refused when the function has returned: what else that thread reads is not known.
@@ -86,7 +86,7 @@ class Threads:
         """Run an operation of another thread."""
         self._refuse(str(op))
         try:
-            with plain_fakes.with_memoryless(), dispatcher.with_own_kernels(), self._recording:
+            with plain_fakes.fakes_allowed(), dispatcher.trace_kernels_on(), self._recording:
                 return op(*args, **kwargs)
         except Exception:
             return self.on_values(str(op), op, args, kwargs)
@@ -94,18 +94,18 @@ class Threads:
     def on_values(self, what: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
         """Run what cannot be recorded, in another thread."""
         self._refuse(what)
-        with plain_fakes.with_memoryless():
+        with plain_fakes.fakes_allowed():
             result, written = self._answers().run(run, args, kwargs)
             with self._recording, torch.no_grad(), contextlib.suppress(Exception):  # it is refused anyway
                 for target, value in written:
-                    if plain_fakes.is_memoryless(target):
+                    if plain_fakes.is_fake(target):
                         target.copy_(torch.ops.aten.lift_fresh(value))
             return result
 
     def value(self, tensor: Tensor, what: str) -> Tensor:
         """What a tensor shows, for another thread that reads its memory until the trace is over."""
         self._refuse(what)
-        with plain_fakes.with_memoryless():
+        with plain_fakes.fakes_allowed():
             self._read_from.append(self._answers().value(tensor))
         return self._read_from[-1]
 
@@ -127,10 +127,10 @@ def _trace_of(*tensors: Tensor) -> Threads:
 def _elsewhere(op: Any, *args: Any, **kwargs: Any) -> Any:
     """An operation on tensors of a trace, in a thread that does not trace."""
     leaves, _ = pytree.tree_flatten((args, kwargs))
-    return _trace_of(*filter(plain_fakes.is_memoryless, leaves)).run(op, args, kwargs)
+    return _trace_of(*filter(plain_fakes.is_fake, leaves)).run(op, args, kwargs)
 
 
-plain_fakes.refuse_memoryless(_elsewhere)
+plain_fakes.register_fallback(_elsewhere)
 
 
 def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,10 +138,10 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def read(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not plain_fakes.is_memoryless(self):
+        if not plain_fakes.is_fake(self):
             metadata_reads.note_of(self)
             return original(self, *args, **kwargs)
-        if not plain_fakes.memoryless_allowed():
+        if not plain_fakes.are_fakes_allowed():
             metadata_reads.note_of(self)
             value = _trace_of(self).value(self, original.__name__)
             return original(value, *args, **kwargs)
@@ -154,7 +154,7 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
             if original.__name__ not in _READING_LATER:
                 return result
         except RuntimeError as error:
-            if not plain_fakes.asked_for_memory(error):
+            if not plain_fakes.is_missing_memory_error(error):
                 raise
             cause = error
         raise DataDependentValue(
@@ -178,9 +178,9 @@ def _taking_functions(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not plain_fakes.memoryless_allowed():
+        if not plain_fakes.are_fakes_allowed():
             leaves, _ = pytree.tree_flatten((args, kwargs))
-            tensors = [leaf for leaf in leaves if plain_fakes.is_memoryless(leaf)]
+            tensors = [leaf for leaf in leaves if plain_fakes.is_fake(leaf)]
             if tensors:
                 run = functools.partial(original, self)
                 return _trace_of(*tensors).on_values(str(self), run, args, kwargs)

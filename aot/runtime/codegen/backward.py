@@ -26,13 +26,13 @@ def write_forward(writer: Writer, number: int, part: Part, written: Collection[i
     writer.indent += 1
     again = bool(segment.results and segment.tangents)
     writer.line(f"saved, results, {'ctx.edges' if again else '_'} = given")
-    writer.line(autograd_graph.NO_ZEROS)
+    writer.line(autograd_graph.NO_MATERIALIZED_GRADS)
     if part.own:
-        writer.line(autograd_graph.SAVE.format(f"with_own{number}(saved, results)"))
+        writer.line(autograd_graph.SAVE_FOR_BACKWARD.format(f"with_own{number}(saved, results)"))
     elif part.saved and part.stays:
         writer.line("ctx.kept = saved")
     elif part.saved:
-        writer.line(autograd_graph.SAVE.format("saved"))
+        writer.line(autograd_graph.SAVE_FOR_BACKWARD.format("saved"))
     if _donates(part) or (segment.frees and not part.saved):
         writer.line("ctx.spent = False")
     if _donates(part):  # not what hooks may have kept that pack what is saved

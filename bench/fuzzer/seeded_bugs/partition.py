@@ -81,7 +81,7 @@ FAULTS = (
     _fault(
         name="random draws are repeated in the backward",
         module="aot.graph.purity",
-        find="if op is None or not op_queries.may_draw(op):",
+        find="if op is None or not op_queries.may_be_random(op):",
         replace="if op is None or op.namespace:",
         clauses=("randomness", *_GRADIENTS),
         wrong="The backward draws dropout's mask once more, and gets another one.",

@@ -151,7 +151,7 @@ FAULTS = (
     _fault(
         name="undefined gradients are zeros",
         module="aot.runtime.codegen.backward",
-        find="writer.line(autograd_graph.NO_ZEROS)",
+        find="writer.line(autograd_graph.NO_MATERIALIZED_GRADS)",
         replace="pass",
         clauses=("gradients", "errors"),
         wrong="A backward from some of the results gives zeros for None, and NaN for 0 times infinity.",
@@ -175,7 +175,7 @@ FAULTS = (
     _fault(
         name="kept memory is given up at once",
         module="aot.runtime.build",
-        find="    if not (stays or autograd_graph.graph_is_retained()):\n        kept.clear()\n",
+        find="    if not (stays or autograd_graph.is_graph_retained()):\n        kept.clear()\n",
         replace="    kept.clear()\n",
         clauses=("errors",),
         wrong="A second backward after one that retains the graph raises.",
@@ -284,7 +284,7 @@ FAULTS = (
     _fault(
         name="graphs run under the caller's autocast",
         module="aot.runtime.compiled_graphs",
-        find="        if autocast_state.autocast_enabled():\n",
+        find="        if autocast_state.is_autocast_enabled():\n",
         replace="        if False:\n",
         clauses=("values",),
         wrong="What autocast cast while tracing is cast once more.",

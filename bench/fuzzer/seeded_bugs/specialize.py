@@ -134,8 +134,9 @@ FAULTS = (
     _fault(
         name="the key forgets how a view was made",
         module="aot.specialize.call",
-        find="autograd_state.creation_meta(tensor),\n                    autograd_state.accumulates(tensor),",
-        replace="None,\n                    autograd_state.accumulates(tensor),",
+        find="autograd_state.creation_meta(tensor),\n"
+        "                    autograd_state.can_accumulate_grad(tensor),",
+        replace="None,\n                    autograd_state.can_accumulate_grad(tensor),",
         clauses=_REPEAT,
         wrong="A view that was taken under no_grad is answered as one that was not.",
     ),

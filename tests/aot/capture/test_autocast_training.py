@@ -211,12 +211,12 @@ def test_autocasts_own_casts_are_found(shape: tuple[int, ...], grad: bool) -> No
     """Those that it makes are those that it keeps, whatever their shape is."""
     w = values(*shape).requires_grad_() if shape else leaf(1)[0].detach().clone().requires_grad_()
     with autocast(), torch.set_grad_enabled(grad):
-        assert leaf_casts.kept_by_autocast(w) is None
-        cast = leaf_casts.made_by_autocast(w)
+        assert leaf_casts.cached_cast(w) is None
+        cast = leaf_casts.cast_leaf(w)
         assert cast.dtype is torch.bfloat16 and cast.shape == w.shape and cast.stride() == w.stride()
-        assert leaf_casts.made_by_autocast(w) is cast is leaf_casts.kept_by_autocast(w)
+        assert leaf_casts.cast_leaf(w) is cast is leaf_casts.cached_cast(w)
     with autocast():
-        assert leaf_casts.kept_by_autocast(w) is None
+        assert leaf_casts.cached_cast(w) is None
 
 
 def test_what_is_kept_on_disk_does_the_same(tmp_path: Path) -> None:

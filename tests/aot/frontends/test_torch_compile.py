@@ -206,7 +206,7 @@ def test_random_states_are_left_alone_while_a_graph_is_traced() -> None:
 
     @looks.register_fake
     def _(x: Tensor) -> Tensor:
-        with mode_stacks.modes_off():
+        with mode_stacks.dispatch_modes_off():
             seen.append(torch.equal(torch.default_generator.get_state(), before))
         return torch.empty_like(x)
 

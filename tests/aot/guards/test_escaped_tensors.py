@@ -395,15 +395,15 @@ def test_what_the_functions_own_objects_hold_is_its_own_business() -> None:
 
 
 def test_a_reserved_tensor_is_one_for_traces() -> None:
-    fake = plain_fakes.memoryless(
-        plain_fakes.memoryless_storage(12, torch.device("cpu")),
+    fake = plain_fakes.make_tensor(
+        plain_fakes.make_storage(12, torch.device("cpu")),
         (3,),
         (1,),
         0,
         torch.float32,
         torch.device("cpu"),
     )
-    plain_fakes.reserve(fake)
+    plain_fakes.poison(fake)
     with autograd_state.plain_autograd():
         assert fake.shape == (3,)
         assert type(fake[1:]) is Tensor
@@ -546,9 +546,9 @@ def test_references_from_python_are_counted(count: int) -> None:
     tensors = [y]
     holders = [y for _ in range(count)]
     del y
-    assert tensor_impl.python_references(tensors) == [count]
+    assert tensor_impl.count_python_references(tensors) == [count]
     del z, holders
-    assert tensor_impl.python_references(tensors) == [0]
+    assert tensor_impl.count_python_references(tensors) == [0]
 
 
 def _fails(x: Tensor) -> None:

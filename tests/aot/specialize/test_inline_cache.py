@@ -261,7 +261,7 @@ def test_sizes_that_are_symbols() -> None:
 
 
 def test_a_test_in_c_looks_at_all_that_it_says() -> None:
-    test = tensor_impl.tensor_test([values(3)])
+    test = tensor_impl.compile_tensor_test([values(3)])
     assert test(values(3))
     different = [
         values(4),
@@ -304,7 +304,7 @@ AROUND: dict[str, Callable[[], Any]] = {
 
 @contextlib.contextmanager
 def other_default_dtype() -> Iterator[None]:
-    with ambient_state.default_dtype(torch.float64):
+    with ambient_state.default_dtype_replaced(torch.float64):
         yield
 
 
