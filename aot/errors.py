@@ -20,16 +20,16 @@ import threading
 from collections.abc import Iterator
 
 RECORDING: list[int] = []
-"""The threads that are recording now: empty where none is, which costs less to ask than `is_binding`."""
+"""The threads that are recording now: empty where none is, which costs less to ask than `is_tracing`."""
 
 
-class _Made(threading.local):
+class _ThreadRefusal(threading.local):
     """What a thread that records has refused; None in others."""
 
     refusals: list[Unsupported] | None = None
 
 
-_made = _Made()
+_made = _ThreadRefusal()
 
 
 class AotError(Exception):
@@ -77,7 +77,7 @@ class Unsupported(AotError):
 
 
 @contextlib.contextmanager
-def binding() -> Iterator[None]:
+def recording_refusals() -> Iterator[None]:
     """While this lasts, a refusal that is made in this thread holds, even where somebody catches it.
 
     Raises:
@@ -102,7 +102,7 @@ def binding() -> Iterator[None]:
         raise refusals[0]
 
 
-def is_binding() -> bool:
+def is_tracing() -> bool:
     """Whether this thread is recording: a function, or a backward."""
     return _made.refusals is not None
 

@@ -138,7 +138,7 @@ def run_once(
         check_alone(arguments.all, differentiated)
 
     try:
-        with errors.binding(), recorder.draws.traced():
+        with errors.recording_refusals(), recorder.draws.traced():
             with (
                 watched(
                     recorder.hooks.watch,

@@ -127,7 +127,7 @@ class Specialization:
 def runs_as_it_is() -> bool:
     """Whether a compiled function that is called here is the original one: part of a function that is being
     traced, or where no autograd is, whose views and version counters a compiled call would make."""
-    return errors.is_binding() or dispatcher.is_below_autograd()
+    return errors.is_tracing() or dispatcher.is_below_autograd()
 
 
 class CompiledFunction:

@@ -21,7 +21,7 @@ from aot.capture.autograd.edge_targets import EntranceEdge
 from aot.capture.autograd.segments import Exposed, Graph, Key
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
-from aot.errors import binding
+from aot.errors import recording_refusals
 from aot.graph.value_meta import meta_of
 from aot.guards.dynamic_code import refused
 from aot.tensors.geometry import Geometry
@@ -399,7 +399,7 @@ def _beyond(graph: Graph, ends: Iterable[Key]) -> list[Node]:
 def recording_backward(recorder: Recorder) -> Iterator[None]:
     """What the engine is to run under to be recorded."""
     with (
-        binding(),
+        recording_refusals(),
         recorder.draws.traced(),
         dispatcher.trace_kernels_on(),
         recorder,

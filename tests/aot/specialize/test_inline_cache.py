@@ -298,7 +298,7 @@ AROUND: dict[str, Callable[[], Any]] = {
     "a mode of functions": torch.overrides.BaseTorchFunctionMode,
     "forward mode": torch.autograd.forward_ad.dual_level,
     "below autograd": dispatcher.below_autograd,
-    "recording": aot.errors.binding,
+    "recording": aot.errors.recording_refusals,
 }
 
 
