@@ -12,7 +12,7 @@ from aot.analysis.context import is_current
 from aot.capture.memory.metadata_log import Rebind, Reshape, ViewOrigin
 from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.ops.classify import functional_form
-from aot.tensors.geometry import Geometry, alike, covers, geometry
+from aot.tensors.geometry import Geometry, covers, geometry, same_interpretation
 from aot.torch_internals import autograd_state
 
 aten = torch.ops.aten
@@ -92,13 +92,13 @@ def derived_anew(
     where: Geometry | None = chain[-1].where
     first = chain[0]
     # An argument may show other numbers than its base: then what is a view of it is repeated, too.
-    otherwise = first.parent is not root and not alike(geometry(root), first.parent_where)
+    otherwise = first.parent is not root and not same_interpretation(geometry(root), first.parent_where)
     if otherwise and any(map(_shows_besides, chain)):
-        repeated = [_again(v) if alike(v.parent_where, v.where) else v.step for v in chain]
+        repeated = [_again(v) if same_interpretation(v.parent_where, v.where) else v.step for v in chain]
         return first.parent_where, tuple(repeated)
     steps: list[ViewStep] = []
     for one in chain:
-        if not alike(one.parent_where, one.where):
+        if not same_interpretation(one.parent_where, one.where):
             if not steps:
                 where = None if one.parent is root else one.parent_where
             steps.append(one.step)

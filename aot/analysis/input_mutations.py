@@ -17,7 +17,7 @@ from aot.capture.memory.metadata_log import Rebind
 from aot.capture.memory.storage import StorageState
 from aot.capture.memory.view_ops import Mode
 from aot.tensors import views
-from aot.tensors.geometry import Geometry, Places, alike, covers, geometry
+from aot.tensors.geometry import Geometry, IntervalIndex, covers, geometry, same_interpretation
 from aot.tensors.version_counters import version_of
 from aot.torch_internals import autograd_graph, autograd_state, plain_fakes
 
@@ -215,8 +215,8 @@ class ArgumentEffects:
                 continue  # (A storage that the function made holds what the graph returns.)
             places: dict[int, None] = {}
             exact = {self.forward.entry.before[m]: m for m in reversed(entered)}
-            tracked = Places(regions)
-            shown = Places(self.forward.entry.before[m] for m in entered)
+            tracked = IntervalIndex(regions)
+            shown = IntervalIndex(self.forward.entry.before[m] for m in entered)
             for (where, _), target in state.writes.items():
                 if any(covers(regions[k], where) for k in tracked.around(where)):
                     continue
@@ -279,7 +279,7 @@ class ArgumentEffects:
             c for c in candidates if not c.overlaps_itself_somehow and all(covers(c, w) for w in wheres)
         ]
         if fitting:
-            return min(fitting, key=lambda c: (not alike(c, geometry(root)), math.prod(c.size)))
+            return min(fitting, key=lambda c: (not same_interpretation(c, geometry(root)), math.prod(c.size)))
         where = geometry(root)
         start = min(w.bytes[0] for w in wheres) // where.dtype.itemsize
         stop = -(-max(w.bytes[1] for w in wheres) // where.dtype.itemsize)
@@ -387,13 +387,13 @@ class ArgumentEffects:
         elif changes and all(unnoticed) and early and self.recorder.state(root) is state:
             # The history is that of a tensor that lies as the root did, not as it does since.
             with plain_fakes.geometry_replaced(root, *there[:3]), torch.enable_grad():
-                fake = views.seen_as(root, there)
+                fake = views.as_strided_view(root, there)
         elif there != geometry(root):
             self.recorder.follow_growth(root)
             with self.recorder, torch.enable_grad():
-                fake = views.seen_as(root, there)
+                fake = views.as_strided_view(root, there)
         value = self.world.value(state.read(region), region, fake)
-        other = not alike(there, region)
+        other = not same_interpretation(there, region)
         return Write(tensor, value, True, True, early, through, base, reinterpreted=other)
 
     def _untracked(self, state: StorageState, member: int, where: Geometry, early: bool) -> Write:
@@ -411,7 +411,7 @@ class ArgumentEffects:
         member = together[0] if together else entered[0]
         where = where.once
         value = self.world.value(state.read(where), where, None)
-        other = not alike(where, self.forward.entry.before[member])
+        other = not same_interpretation(where, self.forward.entry.before[member])
         counted = state.inference or (bool(together) and self._counted(state, member))
         return Write(
             member,

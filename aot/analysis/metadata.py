@@ -27,9 +27,9 @@ from aot.analysis.effect_summary import (
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.storage import StorageState
 from aot.capture.run import Forward
-from aot.tensors.geometry import Geometry, Places, overlap
+from aot.tensors.geometry import Geometry, IntervalIndex, overlap
 from aot.tensors.subclasses import SubclassMeta
-from aot.tensors.symbolic_sizes import hinted
+from aot.tensors.symbolic_sizes import with_hints
 from aot.tensors.version_counters import counter_groups
 from aot.tensors.views import is_undeclared_view
 
@@ -295,11 +295,11 @@ class _Placed:
     def __init__(self, writes: Sequence[_Write]) -> None:
         # (What is said of a call is said of the one that is traced: nothing is assumed of others.)
         self._writes = writes
-        self._wheres = [hinted(write.where) for write in writes]
-        self._places = Places(self._wheres)
+        self._wheres = [with_hints(write.where) for write in writes]
+        self._places = IntervalIndex(self._wheres)
 
     def reaching(self, where: Geometry) -> list[_Write]:
-        there = hinted(where)
+        there = with_hints(where)
         near = self._places.meeting(there)
         return [self._writes[k] for k in near if overlap(self._wheres[k], there)]
 

@@ -39,7 +39,7 @@ from aot.analysis.histories import (
 from aot.capture.memory.metadata_log import Rebind, ViewOrigin
 from aot.capture.memory.storage import StorageState
 from aot.capture.memory.view_ops import Mode, ViewStep
-from aot.tensors.geometry import Geometry, alike, geometry
+from aot.tensors.geometry import Geometry, geometry, same_interpretation
 from aot.tensors.version_counters import has_counter, version_of
 from aot.torch_internals import autograd_graph, autograd_state
 
@@ -82,7 +82,7 @@ class OutputEffects:
 
     def _view(self, value: Tensor, root: Tensor) -> View:
         start, steps, reshapes, version, place = self._chain(value, root)
-        other = not alike(geometry(value), geometry(root))
+        other = not same_interpretation(geometry(value), geometry(root))
         given = id(root) in self.world.index_of or id(root) in self.world.base_of
         since = self.recorder.journal.reshaped(root) - (0 if given else reshapes)
         if other and value.requires_grad and since:
@@ -205,7 +205,7 @@ class OutputEffects:
             assert origin is not None
             where, repeated = derived_anew(root, origin, stale)
             if repeated:
-                other = where is not None and not alike(where, geometry(root))
+                other = where is not None and not same_interpretation(where, geometry(root))
                 return View(self.root(root), repeated, where, True, reinterpreted=other, rebound=rebound)
         if stale or derived or not steps or elsewhere:
             source = start if not steps else root
@@ -321,7 +321,7 @@ class OutputEffects:
         origin = self._origin(value)
         where = geometry(value) if origin is None else origin.where
         if index is not None and self.world.forward.entry.states[index] is state:
-            other = not alike(self.world.forward.entry.before[index], where)
+            other = not same_interpretation(self.world.forward.entry.before[index], where)
             made = _made_a_leaf(value)
             self._leaves += [value] if made else []
             taken = Taken.LEFT if version_of(start) == version_of(value) else Taken.FIRST
@@ -345,7 +345,7 @@ class OutputEffects:
         origin = self._origin(value)
         where = geometry(value) if origin is None else origin.where
         number = self.root(start)
-        other = not alike(geometry(start), where)
+        other = not same_interpretation(geometry(start), where)
         given = id(start) in self.world.index_of or id(start) in self.world.base_of
         special = None if made in ("DEFAULT", "NO_GRAD_MODE") else made
         without = is_current(value) and value.requires_grad and value.grad_fn is None
@@ -459,7 +459,7 @@ class OutputEffects:
                     f"of a view that was put onto another storage; call it on a clone"
                 )
             carried = self.world.value(state.read(where), where, fake)
-            other = not alike(geometry(owner), where)
+            other = not same_interpretation(geometry(owner), where)
             return FunctionViewRoot(
                 self.root(owner), where, carried, autograd_state.creation_meta(fake), other
             )
@@ -495,7 +495,9 @@ class OutputEffects:
         ) -> AliasRoot:
             if state.inference:
                 counted = not has_counter(fake)
-            return AliasRoot(where, memory, root, counted, history, not alike(other, where), state.inference)
+            return AliasRoot(
+                where, memory, root, counted, history, not same_interpretation(other, where), state.inference
+            )
 
         world = self.world
         counter = world.counter(fake)

@@ -33,7 +33,7 @@ from aot.capture.run import Forward
 from aot.capture.subclass_inputs import WrapperEntry
 from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
-from aot.tensors.subclasses import has_names, inner_wrappers, parts_of, unwrapped
+from aot.tensors.subclasses import flatten_subclass, has_nested_ints, inner_wrappers, parts_of
 from aot.torch_internals import autograd_graph, autograd_state, tensor_impl
 
 
@@ -224,7 +224,7 @@ class WrapperEffects:
                     f"an output of type {type(value).__name__} is, or is a view of, a detached tensor that "
                     f"got a history when it was written to; return a new tensor (clone it)"
                 )
-            if has_names((*origin.step.args, *origin.step.kwargs.values())):
+            if has_nested_ints((*origin.step.args, *origin.step.kwargs.values())):
                 raise errors.UnsupportedOutput(
                     f"an output of type {type(value).__name__} is a view that depends on a size of a nested "
                     f"tensor; return a new tensor (clone it)"
@@ -278,10 +278,10 @@ class WrapperEffects:
             return None
         assert number is not None
         entry = self.forward.entry
-        now = [tensor_impl.storage_key(part) for part in unwrapped(root)[1]]
+        now = [tensor_impl.storage_key(part) for part in flatten_subclass(root)[1]]
         positions = entry.wrappers[number - self._first].meta.positions
         before = [tensor_impl.storage_key(entry.fakes[position]) for position in positions]
-        there = [tensor_impl.storage_key(part) for part in unwrapped(view)[1]]
+        there = [tensor_impl.storage_key(part) for part in flatten_subclass(view)[1]]
         if len(there) == len(now):
             if there == now:
                 return Taken.LAST

@@ -31,7 +31,7 @@ from aot.capture.memory.view_ops import ViewStep
 from aot.tensors.constants import CONSTANTS
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import SubclassCreationMeta, SubclassMeta
-from aot.tensors.symbolic_sizes import NO_SIZES, SYMBOLIC, Computed, Sizes
+from aot.tensors.symbolic_sizes import NO_SIZES, SYMBOLIC, Computed, ShapeGuards
 from aot.torch_internals import op_queries
 
 Data = Any  # what JSON has
@@ -271,7 +271,7 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
         return _pack_call, _unpack_call
     if hint == dict[str, Any]:
         return _pack_arguments, _unpack_arguments
-    if hint is Sizes:
+    if hint is ShapeGuards:
         return _pack_sizes, lambda context, data: NO_SIZES
     if hint is type or origin is type:
         return _one_of(_RAW if hint is type else _EXCEPTIONS)

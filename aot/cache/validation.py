@@ -35,7 +35,7 @@ from aot.runtime.plan import Input, Plan
 from aot.runtime.saved_values import Own, Saved, Watch
 from aot.runtime.schedule import arrange
 from aot.tensors.geometry import Geometry
-from aot.tensors.subclasses import Layout
+from aot.tensors.subclasses import GradientLayout
 
 # Of what the numbers in a field are, for each class.
 _NUMBERS: Mapping[type, Mapping[str, str]] = {
@@ -208,7 +208,7 @@ def _target(gradient: Gradient) -> object:
     return gradient.target
 
 
-def _is_plain(layout: Layout | None) -> bool:
+def _is_plain(layout: GradientLayout | None) -> bool:
     """Whether it is none, or that of one plain tensor."""
     return layout is None or (layout.meta is None and len(layout.wheres) == 1)
 

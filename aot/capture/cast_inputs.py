@@ -16,7 +16,7 @@ from torch import Tensor
 from aot.capture.recorder.autocast_cache import Candidate, CastsDiffer, CastUse
 from aot.specialize.call import Arguments, general_key, take_apart
 from aot.specialize.inline_cache import compile_test
-from aot.tensors.symbolic_sizes import Constant
+from aot.tensors.symbolic_sizes import StaticSizes
 from aot.torch_internals import autocast_state, dynamo_api, leaf_casts
 
 
@@ -44,7 +44,7 @@ class Casting:
         """The casts of some tensors."""
         return frozenset(one.cast for one in self.candidates if one.leaf in tensors)
 
-    def constant(self, constant: Constant) -> Constant:
+    def constant(self, constant: StaticSizes) -> StaticSizes:
         """Which numbers are no symbols: those of a cast are like those of its leaf."""
         casts = {one.leaf: one.cast for one in self.candidates}
         dimensions = {(casts[leaf], d) for leaf, d in constant.dimensions if leaf in casts}
@@ -190,7 +190,7 @@ class CallCasts:
 
 
 def _fitting(casts: Sequence[Tensor], symbolic: bool) -> Callable[..., bool]:
-    """Whether others are of the same kind; with symbols for sizes, `Sizes` tells of these."""
+    """Whether others are of the same kind; with symbols for sizes, `ShapeGuards` tells of these."""
     if not casts:
         return lambda: True
     arguments = take_apart(casts)

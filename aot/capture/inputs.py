@@ -21,7 +21,7 @@ from aot.capture.subclass_inputs import WrapperEntry, enter_wrappers
 from aot.capture.trace_result import Primal
 from aot.graph.value_meta import ValueMeta, intern, meta_of
 from aot.specialize.call import Arguments
-from aot.tensors.fake_tensors import edge_of, imitate, root_of, was_let_go
+from aot.tensors.fake_tensors import base_was_detached, edge_of, make_fakes, root_of
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.version_counters import version_of
 from aot.torch_internals import tensor_impl
@@ -70,13 +70,13 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
     """Make the fakes of a call's tensors and a placeholder for each plain one; `primals` is extended as more
     graph inputs turn out to be needed."""
     tensors = arguments.tensors
-    fakes, roots = imitate(tensors, places=recorder.symbols)
+    fakes, roots = make_fakes(tensors, places=recorder.symbols)
     for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
         state = recorder.states.get(tensor_impl.storage_key(fake)) or recorder.adopt(fake)
         where = geometry(fake)
         if _is_part(tensor):
             recorder.parts.add(fake, tensor.is_leaf)
-        if was_let_go(tensor):
+        if base_was_detached(tensor):
             recorder.apart.append(fake)
         node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
         primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
@@ -123,7 +123,7 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
 
 def stand_ins(arguments: Arguments) -> Arguments:
     """The same call with tensors that have no memory in the places of its own: it can be traced once more."""
-    fakes, _ = imitate(arguments.tensors)
+    fakes, _ = make_fakes(arguments.tensors)
     for tensor, fake in zip(arguments.tensors, fakes, strict=True):
         if tensor.is_leaf and tensor.grad is not None:
             fake.grad = fake_of(geometry(fake), fake.device, False)

@@ -29,18 +29,18 @@ from aot.capture.trace_result import Primal
 from aot.guards.dynamic_code import refused
 from aot.guards.process_settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
 from aot.specialize.call import Arguments
-from aot.tensors.fake_tensors import check_apart, check_current
+from aot.tensors.fake_tensors import check_base_relations, check_view_histories
 from aot.tensors.subclasses import (
     PlainTensorMeta,
     SubclassCreationMeta,
+    flatten_subclass,
     is_wrapper,
     key_of_context,
-    rewrapped,
-    unwrapped,
+    unflatten_subclass,
 )
-from aot.tensors.symbolic_sizes import SYMBOLIC, Symbols
-from aot.tensors.tensor_attributes import Given, check_attributes, give_attributes
-from aot.tensors.views import physical, seen_as
+from aot.tensors.symbolic_sizes import SYMBOLIC, SymbolicSizes
+from aot.tensors.tensor_attributes import FakeAttributes, check_attributes, give_attributes
+from aot.tensors.views import as_strided_view, physical
 from aot.torch_internals import (
     autograd_graph,
     dispatcher,
@@ -100,7 +100,7 @@ def run_once(
     lifetimes: Lifetimes,
     inference: bool,
     functionalize_rng: bool,
-    symbols: Symbols | None = None,
+    symbols: SymbolicSizes | None = None,
     seeds: bool = True,
     candidates: Sequence[Candidate] = (),
     title: Callable[[int], str] = "tensor {} (counting tensors)".format,
@@ -182,8 +182,8 @@ def run_once(
             raise
         raise refusal from error
     torch.set_grad_enabled(grad)
-    check_apart(arguments.tensors, entry.fakes)
-    check_current(arguments.tensors, entry.fakes, entry.versions, entry.edges, recorder.journal.turned)
+    check_base_relations(arguments.tensors, entry.fakes)
+    check_view_histories(arguments.tensors, entry.fakes, entry.versions, entry.edges, recorder.journal.turned)
     flat, spec = pytree.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     wrapped: dict[int, Tensor] = {}
     for position, value in enumerate(flat):
@@ -196,7 +196,7 @@ def run_once(
     for position, value in enumerate(flat):
         if isinstance(value, Tensor) and id(value) not in numbers:
             what = f"output {position} (counting the leaves of the output tree)"
-            check_attributes(what, value, Given())
+            check_attributes(what, value, FakeAttributes())
             if type(value) is not Tensor:
                 raise errors.UnsupportedOutput(
                     f"{what} is a {type(value).__name__} that the function makes, and would come back as a "
@@ -275,7 +275,7 @@ def _take_apart(
     for position, value in wrapped.items():
         root = recorder.wrapper_views.root(value, arguments)
         if id(root) not in arguments and id(root) not in made:
-            meta, plain = unwrapped(root)
+            meta, plain = flatten_subclass(root)
             first = len(flat)
             for part in plain:
                 _check_output(recorder, position, part)
@@ -323,7 +323,7 @@ def _expected(recorder: Recorder, wrapper: WrapperEntry, fakes: Sequence[Tensor]
     if wrapper.fake.requires_grad == (wrapper.edge is not None):
         return wrapper.meta
     with recorder, dispatcher.trace_kernels_on():
-        like = rewrapped(wrapper.meta, fakes).detach().requires_grad_(wrapper.fake.requires_grad)
+        like = unflatten_subclass(wrapper.meta, fakes).detach().requires_grad_(wrapper.fake.requires_grad)
     return replace(wrapper.meta, context=like.__tensor_flatten__()[1])
 
 
@@ -340,7 +340,7 @@ def _other_parts(
     Raises:
         SubclassMutation: it has changed otherwise.
     """
-    meta, _ = unwrapped(now)
+    meta, _ = flatten_subclass(now)
     same = [name for name, _ in meta.parts] == [name for name, _ in before.parts]
     contexts = [key_of_context((one.context, one.opaque), meta.kind) for one in (before, meta)]
     if not same or contexts[0] != contexts[1]:
@@ -372,7 +372,9 @@ def _other_parts(
 def _values(primals: Sequence[Primal], tensors: Sequence[Tensor]) -> dict[fx.Node, Tensor]:
     """What is in memory where the graph inputs lie."""
     return {
-        p.node: physical(tensors[p.tensor]) if p.stretch is None else seen_as(tensors[p.tensor], p.stretch)
+        p.node: physical(tensors[p.tensor])
+        if p.stretch is None
+        else as_strided_view(tensors[p.tensor], p.stretch)
         for p in primals
     }
 

@@ -22,12 +22,12 @@ from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import (
     SubclassCreationMeta,
+    flatten_subclass,
     inner_wrappers,
     is_wrapper,
     key_of_meta,
     parts_of,
-    rewrapped,
-    unwrapped,
+    unflatten_subclass,
 )
 from aot.torch_internals import autograd_state, dispatcher, plain_fakes, tensor_impl
 
@@ -85,7 +85,7 @@ def enter_wrappers(
     for real, meta in sorted(zip(wrappers, metas, strict=True), key=lambda one: -nesting_depth(one[1])):
         if id(real) not in made:
             with recorder, dispatcher.trace_kernels_on():
-                fake = made[id(real)] = rewrapped(meta, fakes)
+                fake = made[id(real)] = unflatten_subclass(meta, fakes)
             pairs = zip(inner_wrappers(real), inner_wrappers(fake), strict=True)
             made |= {id(part): stands for (_, part), (_, stands) in pairs}
     bases = _Bases(recorder, {id(real): made[id(real)] for real in wrappers}, tensors, fakes, known)
@@ -171,7 +171,7 @@ class _Bases:
 
     def _hide(self, base: Tensor) -> Tensor | None:
         """What stands for a base that is no argument; None where it is made of other memory than these."""
-        meta, parts = unwrapped(base)
+        meta, parts = flatten_subclass(base)
         fakes = []
         for part in parts:
             fake = self._known.get(id(part))
@@ -186,7 +186,7 @@ class _Bases:
                 self._recorder.lifetimes.note(fake)
             fakes.append(fake)
         with self._recorder, dispatcher.trace_kernels_on():
-            stands: Tensor = rewrapped(meta, fakes)
+            stands: Tensor = unflatten_subclass(meta, fakes)
         self.hidden[id(base)] = self._recorder.lifetimes.note(stands)
         return stands
 
@@ -201,7 +201,7 @@ class _Bases:
 
 
 def _memory_of(wrapper: Tensor) -> set[int]:
-    return {tensor_impl.storage_key(part) for part in unwrapped(wrapper)[1]}
+    return {tensor_impl.storage_key(part) for part in flatten_subclass(wrapper)[1]}
 
 
 def _replay(real: Tensor, fake: Tensor, base: Tensor, known: Mapping[int, Tensor]) -> Tensor | None:
@@ -214,7 +214,7 @@ def _replay(real: Tensor, fake: Tensor, base: Tensor, known: Mapping[int, Tensor
                 setattr(view, way[0], part)
     except (AttributeError, errors.Unsupported):  # (It keeps them elsewhere, or its code reads values.)
         return None
-    return view if key_of_meta(unwrapped(view)[0]) == key_of_meta(unwrapped(fake)[0]) else None
+    return view if key_of_meta(flatten_subclass(view)[0]) == key_of_meta(flatten_subclass(fake)[0]) else None
 
 
 def _enter(
@@ -256,11 +256,11 @@ def _held_gradient(recorder: Recorder, real: Tensor, fake: Tensor) -> Tensor | N
     if not real.is_leaf or real.grad is None:
         return None
     with recorder, dispatcher.trace_kernels_on():
-        held = unwrapped(real.grad) if is_wrapper(real.grad) else None
+        held = flatten_subclass(real.grad) if is_wrapper(real.grad) else None
         like = [real.grad] if held is None else held[1]
         stand_ins = [
             recorder.lifetimes.note(fake_of(geometry(t), t.device, recorder.builder.symbolic)) for t in like
         ]
-        grad = stand_ins[0] if held is None else rewrapped(held[0], stand_ins)
+        grad = stand_ins[0] if held is None else unflatten_subclass(held[0], stand_ins)
     fake.grad = grad
     return grad

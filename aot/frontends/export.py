@@ -26,7 +26,7 @@ from aot.guards.tracker import Noted
 from aot.ops.classify import call_on_clones
 from aot.partition.default import default_partition
 from aot.specialize.call import Arguments
-from aot.tensors.symbolic_sizes import Symbols
+from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.torch_internals import pytree, tensor_impl
 
 
@@ -151,7 +151,7 @@ class _Export(CompiledModule):
         lifetimes: Lifetimes,
         noted: Noted,
         inference: bool,
-        symbols: Symbols | None,
+        symbols: SymbolicSizes | None,
         slot: Slot | None,
     ) -> Specialization:
         arguments = casts.arguments

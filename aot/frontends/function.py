@@ -43,8 +43,8 @@ from aot.specialize.call import Arguments, flattened, general_key, take_apart, u
 from aot.specialize.inline_cache import MISSED, Answer, Lying, Recognitions
 from aot.specialize.recompile_reasons import Before, Key, why
 from aot.tensors.fake_tensors import root_of
-from aot.tensors.subclasses import has_names
-from aot.tensors.symbolic_sizes import Constant, Sizes, Symbols
+from aot.tensors.subclasses import has_nested_ints
+from aot.tensors.symbolic_sizes import ShapeGuards, StaticSizes, SymbolicSizes
 from aot.tensors.tensor_attributes import AttributeNames
 from aot.torch_internals import (
     ambient_state,
@@ -92,7 +92,7 @@ class Specialization:
     wrapper: str
     metadata: ViewAndMutationMeta
     guards: Guards = field(repr=False)
-    sizes: Sizes | None = None
+    sizes: ShapeGuards | None = None
     numbers: tuple[int, ...] = ()
     lying: Lying = Lying.IN_FULL
     why: str = ""
@@ -359,9 +359,9 @@ class CompiledFunction:
         """The numbers among the leaves of a call's arguments that may be symbols, by position."""
         return {leaf: arguments.leaves[leaf][1] for leaf in self._numbers}
 
-    def _constant(self, arguments: Arguments) -> Constant:
+    def _constant(self, arguments: Arguments) -> StaticSizes:
         """Which numbers of tensors are no symbols."""
-        return Constant(self._static(arguments), unmarked=not self._dynamic)
+        return StaticSizes(self._static(arguments), unmarked=not self._dynamic)
 
     def _for_sizes(
         self,
@@ -378,13 +378,13 @@ class CompiledFunction:
         wrappers = tuple(zip(arguments.wrappers, arguments.metas, strict=True))
         sizes = dict.fromkeys((config.settings().traced_size, None))
         constants = [casts.constant(self._constant(arguments))]
-        nested = {i for meta in arguments.metas if has_names(meta.size) for i in meta.positions}
+        nested = {i for meta in arguments.metas if has_nested_ints(meta.size) for i in meta.positions}
         if nested:  # whose names may turn out to be multiplied by what other tensors have for sizes
             others = frozenset(range(len(tensors))) - nested
             constants.append(replace(constants[0], tensors=constants[0].tensors | others))
         for constant, traced in itertools.product(constants, sizes):
             try:
-                symbols = Symbols(tensors, roots, numbers, constant, traced, wrappers)
+                symbols = SymbolicSizes(tensors, roots, numbers, constant, traced, wrappers)
                 specialization = self._specialize(casts, spec, inference, symbols, ahead)
             except CastsDiffer:
                 raise
@@ -456,7 +456,7 @@ class CompiledFunction:
         casts: Casting,
         spec: pytree.TreeSpec,
         inference: bool,
-        symbols: Symbols | None,
+        symbols: SymbolicSizes | None,
         ahead: bool,
     ) -> Specialization:
         """Compile for such a call; `ahead` of it, or to make it."""
@@ -513,7 +513,7 @@ class CompiledFunction:
         lifetimes: Lifetimes,
         noted: Noted,
         inference: bool,
-        symbols: Symbols | None,
+        symbols: SymbolicSizes | None,
         slot: Slot | None,
     ) -> Specialization:
         arguments = casts.arguments
@@ -569,7 +569,7 @@ class CompiledFunction:
         lifetimes: Lifetimes,
         noted: Noted,
         inference: bool,
-        symbols: Symbols | None,
+        symbols: SymbolicSizes | None,
     ) -> Recorded:
         arguments = casts.arguments
         options = Options(
@@ -651,8 +651,8 @@ class CompiledFunction:
         built: Built,
         forward: fx.GraphModule,
         guards: Guards,
-        symbols: Symbols | None,
-        sizes: Sizes | None,
+        symbols: SymbolicSizes | None,
+        sizes: ShapeGuards | None,
         casts: Casting,
         changes: SideEffects = NO_SIDE_EFFECTS,
     ) -> Specialization:
@@ -685,7 +685,7 @@ class CompiledFunction:
         )
 
     def _slot(
-        self, casts: Casting, spec: pytree.TreeSpec, inference: bool, symbols: Symbols | None
+        self, casts: Casting, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
     ) -> Slot | None:
         """The place of such a call's compile in the cache on disk; None where it has none."""
         return None

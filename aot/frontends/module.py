@@ -25,7 +25,7 @@ from aot.partition.default import default_partition
 from aot.specialize.call import Arguments, are_leaves
 from aot.specialize.inline_cache import calling
 from aot.specialize.module_state import Place, found, keeping, places_of, put, registered
-from aot.tensors.symbolic_sizes import Constant, Symbols
+from aot.tensors.symbolic_sizes import StaticSizes, SymbolicSizes
 from aot.torch_internals import dynamo_api, pytree, torch_fakes
 
 # Examples that a front end gives before the arguments are there.
@@ -118,7 +118,7 @@ class CompiledModule(CompiledFunction):
         marked = (given[position][0] for position in self._marked)
         return super()._static(arguments) | arguments.plain(i for i in marked if i is not None)
 
-    def _constant(self, arguments: Arguments) -> Constant:
+    def _constant(self, arguments: Arguments) -> StaticSizes:
         constant = super()._constant(arguments)
         if not self._as_the_graph_says:
             return constant
@@ -175,7 +175,7 @@ class CompiledModule(CompiledFunction):
         self._stand_ins = ()
 
     def _slot(
-        self, casts: Casting, spec: pytree.TreeSpec, inference: bool, symbols: Symbols | None
+        self, casts: Casting, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
     ) -> cache.Slot | None:
         folder = cache.chosen()
         if folder is None or not isinstance(self.module, fx.GraphModule):

@@ -16,7 +16,7 @@ from torch import fx
 
 from aot.graph.builder import GraphBuilder
 from aot.tensors.geometry import Geometry, known_equal
-from aot.tensors.views import memory_root
+from aot.tensors.views import alias_root
 
 aten = torch.ops.aten
 
@@ -59,7 +59,7 @@ def laid_to_draw(builder: GraphBuilder, node: fx.Node, where: Geometry) -> fx.No
 
 def _begins_at(builder: GraphBuilder, node: fx.Node, begin: Any) -> bool:
     """Whether it is known that a value begins as many elements after a multiple of those taken at once."""
-    views, root = [], memory_root(node)
+    views, root = [], alias_root(node)
     while node is not root:
         views.append(node)
         node = node.args[0]  # type: ignore[assignment]

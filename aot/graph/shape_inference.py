@@ -38,7 +38,7 @@ from aot.ops.zero_probing import (
     says_by_raising_anywhere,
 )
 from aot.tensors.geometry import Geometry
-from aot.tensors.symbolic_sizes import fixed, hinted
+from aot.tensors.symbolic_sizes import specialize_sizes, with_hints
 from aot.torch_internals import (
     autograd_state,
     dispatcher,
@@ -239,7 +239,7 @@ class Inference:
         op: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        numbers: Callable[[Any], Any] = fixed,
+        numbers: Callable[[Any], Any] = specialize_sizes,
     ) -> Any:
         """What the operation's kernel returns or raises for tensors of zeros with the arguments' metadata;
         `numbers` gives those that symbols stand for."""
@@ -256,7 +256,7 @@ class Inference:
         written in Python are not always right for arguments of several dtypes (a norm of half precision with
         parameters of another one), nor for those that do not lie in row-major order; of symbols, not for
         dimensions of one element (`odd`) either."""
-        given = [hinted(self.meta(node)) for node in _nodes((args, kwargs))]
+        given = [with_hints(self.meta(node)) for node in _nodes((args, kwargs))]
         if any(None in meta.size for meta in given):
             return recipe  # sizes that depend on values
         mixed = len({meta.dtype for meta in given if meta.dtype.is_floating_point}) > 1
@@ -264,7 +264,7 @@ class Inference:
         if not mixed and (plain or any(0 in meta.size for meta in given)):
             return recipe
         try:
-            result = self.run(op, args, kwargs, hinted)
+            result = self.run(op, args, kwargs, with_hints)
         except Exception:
             return recipe  # the kernel does not take zeros
         results = result if isinstance(result, (tuple, list)) else (result,)
@@ -272,15 +272,15 @@ class Inference:
         for i, (known, value) in enumerate(zip(recipe.metas, results, strict=True)):
             if isinstance(known, int) and isinstance(value, Tensor):
                 meta = lookup(known)
-                if hinted(meta.size) == tuple(value.shape):
+                if with_hints(meta.size) == tuple(value.shape):
                     stride = meta.stride
-                    if value.numel() and hinted(stride) != value.stride():
+                    if value.numel() and with_hints(stride) != value.stride():
                         stride = strides_in_order(meta.size, value.stride())
                     metas[i] = intern(meta._replace(stride=stride, dtype=value.dtype))
         return replace(recipe, metas=tuple(metas))
 
     def _blank(
-        self, node: fx.Node, numbers: Callable[[Any], Any] = fixed, at: torch.device | None = None
+        self, node: fx.Node, numbers: Callable[[Any], Any] = specialize_sizes, at: torch.device | None = None
     ) -> Tensor:
         meta = self.meta(node)
         size, stride = numbers(meta.size), numbers(meta.stride)

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import fx
 
-from aot.tensors.symbolic_sizes import Computed, Symbols, has_symbols, numbers_of
+from aot.tensors.symbolic_sizes import Computed, SymbolicSizes, has_symbols, numbers_of
 from aot.torch_internals import fx_graphs, symbolic_shapes
 
 
@@ -28,7 +28,7 @@ class Numbered:
     taken: tuple[int, ...] = ()
 
 
-def numbered(module: fx.GraphModule, symbols: Symbols | None) -> Numbered:
+def numbered(module: fx.GraphModule, symbols: SymbolicSizes | None) -> Numbered:
     """A graph of a trace with `symbols`; one that has none of them is left as it is."""
     if symbols is None:
         return Numbered(module)

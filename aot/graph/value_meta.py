@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot.tensors.symbolic_sizes import fixed, has_symbols, hinted
+from aot.tensors.symbolic_sizes import has_symbols, specialize_sizes, with_hints
 from aot.torch_internals import script_objects, tensor_impl
 
 
@@ -134,7 +134,7 @@ def recipe_of(result: Any, storages: Collection[int] = (), numbers: bool = False
             )
         if numbers and isinstance(value, torch.SymInt) and value.node.has_hint():
             return Number(value)  # Of the arguments' sizes: what an operation counts has a symbol of its own.
-        value = fixed(value)
+        value = specialize_sizes(value)
         if numbers and isinstance(value, (int, float, complex, str)):
             return Number(value)
         raise errors.DataDependentValue(
@@ -180,11 +180,11 @@ def strides_in_order(size: tuple[Any, ...], stride: tuple[int, ...]) -> tuple[An
         return stride
     made: list[Any] = list(stride)
     expected: Any = 1
-    for d in sorted(range(len(size)), key=lambda d: (stride[d], hinted(size[d]))):
-        if hinted(size[d]) != 1 or hinted(expected) == stride[d]:
+    for d in sorted(range(len(size)), key=lambda d: (stride[d], with_hints(size[d]))):
+        if with_hints(size[d]) != 1 or with_hints(expected) == stride[d]:
             made[d] = expected
         expected = expected * size[d]
-    if hinted(tuple(made)) != stride:
+    if with_hints(tuple(made)) != stride:
         raise errors.UnsupportedOperation(
             f"a result whose sizes are symbols has the strides {stride} in this call, and nothing says which "
             f"it has in others"
@@ -204,7 +204,7 @@ def is_contiguous(meta: ValueMeta) -> bool:
 
 def lies_oddly(meta: ValueMeta) -> bool:
     """Whether a dimension of one element has another stride than in row-major order."""
-    size, stride = hinted(meta.size), hinted(meta.stride)
+    size, stride = with_hints(meta.size), with_hints(meta.stride)
     if None in size:  # it depends on values
         return False
     expected = 1

@@ -17,7 +17,7 @@ from typing import Any
 from aot.errors import UnsupportedOperation
 from aot.guards.bytecode import is_library
 from aot.guards.introspection import namespace_of
-from aot.tensors.constants import identified
+from aot.tensors.constants import identity_key
 from aot.torch_internals import mode_stacks
 
 _state = threading.local()
@@ -83,7 +83,7 @@ def _key_of_mode(mode: Any) -> object:
     if mode_stacks.is_device_mode(mode):
         return "device", str(mode.device)
     attributes = [*(namespace_of(mode) or {}).items(), *_slots(mode)]
-    return type(mode), tuple((name, identified(value)) for name, value in attributes)
+    return type(mode), tuple((name, identity_key(value)) for name, value in attributes)
 
 
 def _slots(mode: Any) -> Iterator[tuple[str, Any]]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from aot.errors import ClosureMutation
 from aot.guards.containers import raw
 from aot.guards.opaque_state import gradient_of, likeness, state_of
-from aot.tensors.constants import CONSTANTS, key_of
+from aot.tensors.constants import CONSTANTS, constant_key
 from aot.torch_internals import plain_fakes
 
 MISSING: Any = object()
@@ -355,7 +355,7 @@ def _same(value: Any, expected: Any) -> bool:
     if kind is not type(expected):
         return False
     if isinstance(value, CONSTANTS):
-        return bool(key_of(value) == key_of(expected))
+        return bool(constant_key(value) == constant_key(expected))
     if isinstance(value, (tuple, list)):  # guards see to it that `expected` is what it was
         now, then = raw(value), raw(expected)
         return len(now) == len(then) and all(map(_same, now, then))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from aot.guards.bytecode import is_library
 from aot.guards.containers import raw
-from aot.tensors.constants import CONSTANTS, key_of
+from aot.tensors.constants import CONSTANTS, constant_key
 from aot.torch_internals import mode_stacks, rng
 
 QUEUES = (queue.Queue, queue.SimpleQueue)
@@ -92,7 +92,7 @@ def held_by(value: Any, names: Set[str], objects: dict[int, Any]) -> object:
         objects: is extended by those on the way, by id.
     """
     if isinstance(value, CONSTANTS):
-        return key_of(value)
+        return constant_key(value)
     if isinstance(value, Tensor):
         return id(value), likeness(value)
     if id(value) in objects:
@@ -154,7 +154,7 @@ def _values(parts: Iterable[Any], seen: set[int]) -> list[object]:
     found: list[object] = []
     for one in parts:
         if isinstance(one, CONSTANTS):
-            found.append(key_of(one))
+            found.append(constant_key(one))
         elif id(one) in seen:
             found.append(id(one))
         elif _is_iterator(one):

@@ -19,7 +19,7 @@ from aot.inductor.opaque_calls import call_whole
 from aot.inductor.workarounds import SCATTERS, copies_count, keep_apart, multiply_apart, writes_within
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.classify import BATCH_NORM, call_on_clones, is_written
-from aot.tensors.symbolic_sizes import at, has_symbols, hinted
+from aot.tensors.symbolic_sizes import has_symbols, substitute, with_hints
 from aot.torch_internals import (
     higher_order_ops,
     inductor_api,
@@ -379,7 +379,7 @@ _laid_out = _LaidOut()
 
 def _lies(value: Any, stride: Sequence[int]) -> bool:
     """Whether the elements of `value` lie as in a tensor with these strides."""
-    shape, strides, others = hinted((tuple(value.shape), value.stride(), tuple(stride)))
+    shape, strides, others = with_hints((tuple(value.shape), value.stride(), tuple(stride)))
     return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, strides, others, strict=True))
 
 
@@ -416,7 +416,7 @@ def _completed(
     def run(arguments: list[Any]) -> list[Any]:
         if any(isinstance(a, torch.Tensor) and tensor_impl.is_zero_tensor(a) for a in arguments):
             return list(module(*arguments))
-        strides = at(wrong, example_inputs, arguments) if symbolic else wrong
+        strides = substitute(wrong, example_inputs, arguments) if symbolic else wrong
         arguments.extend(constants)
         results = list(compiled(arguments))
         del results[len(results) - unread :]

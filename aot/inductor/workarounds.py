@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from aot.ops.classify import is_written
-from aot.tensors.symbolic_sizes import hinted
+from aot.tensors.symbolic_sizes import with_hints
 from aot.torch_internals import higher_order_ops, inductor_api, op_queries
 
 # What counts offsets from the beginning of a storage, or shows bytes as another dtype.
@@ -234,4 +234,4 @@ def _may_be_a_copy(node: fx.Node) -> bool:
 
 def _kind(node: fx.Node) -> Any:
     known = node.meta["val"]
-    return (hinted(tuple(known.shape)), known.dtype, known.device)
+    return (with_hints(tuple(known.shape)), known.dtype, known.device)

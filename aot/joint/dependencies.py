@@ -15,8 +15,8 @@ from torch.autograd.graph import Node
 from aot.capture.autograd.engine import Recorded
 from aot.capture.autograd.segments import Graph, NodeSet
 from aot.ops.classify import is_sum
-from aot.tensors.subclasses import is_nested, is_wrapper, plain_parts
-from aot.tensors.views import memory_root
+from aot.tensors.subclasses import inner_tensors, is_nested, is_wrapper
+from aot.tensors.views import alias_root
 from aot.torch_internals import autograd_graph
 
 
@@ -43,8 +43,8 @@ def viewed(recorded: Recorded, results: Sequence[fx.Node]) -> set[Hashable]:
     known = {node: t.fake for t in recorded.tangents.values() if not is_wrapper(t.fake) for node in t.nodes}
     found: set[Hashable] = set()
     for target, gradient in recorded.gradients.items():
-        for part, node in zip(plain_parts(gradient), nodes, strict=False):
-            computed = part._is_view() and memory_root(node) is node
+        for part, node in zip(inner_tensors(gradient), nodes, strict=False):
+            computed = part._is_view() and alias_root(node) is node
             if computed or known.setdefault(node, part) is not part:
                 found.add(target)
     return found

@@ -12,7 +12,7 @@ from aot.capture.autograd.edge_targets import Native, Target
 from aot.capture.autograd.engine import Level
 from aot.capture.trace_result import Primal
 from aot.tensors.geometry import Geometry
-from aot.tensors.subclasses import Layout
+from aot.tensors.subclasses import GradientLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Entrance:
     size: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
-    tangent: Layout | None
+    tangent: GradientLayout | None
     kept: bool = False
 
 
@@ -57,7 +57,7 @@ class Gradient:
     target: Target
     results: tuple[int, ...]
     tangents: int
-    layout: Layout | None = None
+    layout: GradientLayout | None = None
     shared: tuple[Shared, ...] = ()
     viewed: bool = False
 

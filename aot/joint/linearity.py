@@ -21,7 +21,7 @@ from torch.autograd.graph import Node
 from aot.capture.recorder.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.value_meta import lookup
-from aot.tensors.subclasses import plain_parts
+from aot.tensors.subclasses import inner_tensors
 from aot.torch_internals import autograd_graph, mode_stacks, op_queries
 
 
@@ -115,7 +115,7 @@ class Linearity:
     def _after(self, name: str) -> Callable[..., None]:
         def check(results: tuple[Tensor | None, ...], gradients: Any) -> None:
             with mode_stacks.dispatch_modes_off(), torch.no_grad():
-                parts = (part for r in results if r is not None for part in plain_parts(r))
+                parts = (part for r in results if r is not None for part in inner_tensors(r))
                 nodes = [self._recorder.read(part) for part in parts]
             for _ in self._advance():
                 pass

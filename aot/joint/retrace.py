@@ -31,7 +31,14 @@ from aot.graph.builder import GraphBuilder
 from aot.graph.purity import has_effect, moves_generator
 from aot.graph.value_meta import ValueMeta, lookup
 from aot.joint.linearity import Linearity
-from aot.tensors.subclasses import Layout, is_wrapper, layout_of, plain_parts, rewrapped, unwrapped
+from aot.tensors.subclasses import (
+    GradientLayout,
+    flatten_subclass,
+    inner_tensors,
+    is_wrapper,
+    layout_of,
+    unflatten_subclass,
+)
 from aot.torch_internals import autograd_state, fx_graphs, symbolic_shapes
 
 aten = torch.ops.aten
@@ -62,14 +69,14 @@ class Step:
 
     graph: fx.GraphModule
     taken: tuple[int, ...]
-    tangents: tuple[Layout, ...]
+    tangents: tuple[GradientLayout, ...]
     results: tuple[int | None, ...]
-    made: tuple[Layout, ...]
-    further: dict[int, Layout]
+    made: tuple[GradientLayout, ...]
+    further: dict[int, GradientLayout]
     failing: dict[int, Failure]
     gradients: tuple[int | None, ...]
     reach: dict[int, frozenset[int]]
-    higher: tuple[Layout, ...]
+    higher: tuple[GradientLayout, ...]
     own: tuple[int, ...]
     entrances: dict[int, tuple[Key, Tensor]]
     ends: tuple[Key, ...]
@@ -270,7 +277,7 @@ def _run_higher(
 
 def _read(recorder: Recorder, fake: Tensor) -> list[fx.Node]:
     with torch.no_grad():
-        return [recorder.read(part) for part in plain_parts(fake)]
+        return [recorder.read(part) for part in inner_tensors(fake)]
 
 
 class _Same(torch.autograd.Function):
@@ -278,7 +285,7 @@ class _Same(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        return rewrapped(*unwrapped(tensor))  # type: ignore[no-any-return]
+        return unflatten_subclass(*flatten_subclass(tensor))  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:

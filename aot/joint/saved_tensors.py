@@ -21,7 +21,7 @@ from aot.capture.autograd.engine import Engine, recording_backward, without_auto
 from aot.capture.autograd.segments import Graph, Key, key_of
 from aot.capture.recorder.recorder import Recorder
 from aot.joint.joint import Kept
-from aot.tensors.version_counters import counter_groups, has_counter, moved_version
+from aot.tensors.version_counters import as_if_bumped, counter_groups, has_counter
 from aot.torch_internals import activation_checkpoint, autograd_graph, tensor_impl
 
 
@@ -354,7 +354,7 @@ def _checked(fakes: Sequence[Tensor], run: Callable[[], object]) -> Iterator[tup
         return
     with contextlib.ExitStack() as stack:
         for fake in fakes:
-            stack.enter_context(moved_version(fake))
+            stack.enter_context(as_if_bumped(fake))
         try:
             run()
         except RuntimeError as error:

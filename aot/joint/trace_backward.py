@@ -33,7 +33,7 @@ from aot.joint.joint import Entrance, Gradient, Joint, Kept, Segment, Shared
 from aot.joint.python_callbacks import scripts_of
 from aot.joint.saved_tensors import find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
 from aot.tensors.geometry import Geometry, geometry
-from aot.tensors.subclasses import is_nested, is_wrapper, layout_of, plain_parts, shared_parts
+from aot.tensors.subclasses import inner_tensors, is_nested, is_wrapper, layout_of, shared_inner_tensors
 from aot.torch_internals import autograd_graph, fx_graphs, symbolic_shapes, tensor_impl
 
 
@@ -184,7 +184,7 @@ class _Recording:
     def _read(self, recorded: Recorded) -> list[fx.Node]:
         """The nodes of what a segment computes."""
         with torch.no_grad():
-            parts = (part for gradient in recorded.gradients.values() for part in plain_parts(gradient))
+            parts = (part for gradient in recorded.gradients.values() for part in inner_tensors(gradient))
             return [self.forward.recorder.read(part) for part in parts]
 
     def _assign(
@@ -224,7 +224,7 @@ class _Recording:
             layout = layout_of(gradient) if is_wrapper(gradient) else None
             count = 1 if layout is None else len(layout.wheres)
             results = tuple(range(first, first + count))
-            shared = tuple(map(self._shared, shared_parts(gradient)))
+            shared = tuple(map(self._shared, shared_inner_tensors(gradient)))
             gradients.append(Gradient(target, results, mask, layout, shared, target in viewed))
         # What gives nothing (a norm of order 0, a custom function) runs all the same, and so does what is
         # below it.
@@ -313,7 +313,7 @@ class _Recording:
         gradients.extend(tangent.nodes)
         count = len(tangent.nodes)
         layout = None if tangent.layout.meta is None else tangent.layout
-        shared = tuple(map(self._shared, shared_parts(tangent.fake)))
+        shared = tuple(map(self._shared, shared_inner_tensors(tangent.fake)))
         gradient = Gradient(self.ends[edge], tuple(range(count)), (1 << count) - 1, layout, shared)
         return Segment((self._entrance(value, edge, tangent),), (gradient,))
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 
 from aot.ops.call_targets import by_name, call_by_name, is_custom
-from aot.tensors.symbolic_sizes import fixed
+from aot.tensors.symbolic_sizes import specialize_sizes
 from aot.torch_internals import (
     autocast_state,
     higher_order_ops,
@@ -127,7 +127,7 @@ def may_raise(op: Any, whole: bool) -> bool:
 
 def blank_like(fake: Tensor) -> Tensor:
     """A tensor of zeros with the metadata of `fake`, and as lazy as that."""
-    size, stride = fixed(fake.size()), fixed(fake.stride())
+    size, stride = specialize_sizes(fake.size()), specialize_sizes(fake.stride())
     blank = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device).zero_()
     tensor_impl.set_lazy_bits(blank, fake.is_conj(), fake.is_neg())
     return blank

@@ -12,7 +12,7 @@ from aot import errors
 from aot.ops.call_targets import is_custom
 from aot.ops.classify import tensors_in
 from aot.tensors.geometry import geometry, is_dense
-from aot.tensors.symbolic_sizes import fixed
+from aot.tensors.symbolic_sizes import specialize_sizes
 from aot.torch_internals import autograd_state, mode_stacks, pytree, tensor_impl
 
 
@@ -46,7 +46,7 @@ def check_order(func: Any, target: Tensor, args: tuple[Any, ...], kwargs: dict[s
     def zeros(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        size, stride = fixed(value.size()), fixed(value.stride())
+        size, stride = specialize_sizes(value.size()), specialize_sizes(value.stride())
         blank = torch.empty_strided(size, stride, dtype=value.dtype, device=value.device)
         return blank.zero_()
 

@@ -27,7 +27,7 @@ from aot.capture.recorder.functional_rng import is_pure_form
 from aot.graph.purity import has_effect, moves_generator
 from aot.ops.classify import call_on_clones, operation_of
 from aot.partition.tensor_bytes import shown_bytes
-from aot.tensors.symbolic_sizes import Computed, hinted
+from aot.tensors.symbolic_sizes import Computed, with_hints
 from aot.tensors.views import may_alias
 from aot.torch_internals import op_queries
 
@@ -101,7 +101,7 @@ def _flops(node: fx.Node) -> float:
     formula = flop_counter.flop_registry.get(op.overloadpacket)
     if formula is not None and node.target is op:
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), _value)
-        return float(hinted(formula(*args, **kwargs, out_val=node.meta.get("val"))))
+        return float(with_hints(formula(*args, **kwargs, out_val=node.meta.get("val"))))
     if recomputing(node) is Recomputing.CHEAP:
         return 0.0
     # Nothing is known of it, so it counts as a matrix product of what it reads would.

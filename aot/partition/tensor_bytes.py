@@ -8,7 +8,7 @@ import operator
 from torch import Tensor, fx
 
 from aot.tensors.geometry import Geometry, geometry
-from aot.tensors.symbolic_sizes import hinted
+from aot.tensors.symbolic_sizes import with_hints
 from aot.tensors.views import may_alias
 from aot.torch_internals import op_queries
 
@@ -37,7 +37,7 @@ def memory_roots(graph: fx.Graph, *, counted: bool = False) -> dict[fx.Node, fx.
 def spanned_bytes(node: fx.Node) -> int:
     """The bytes between the first and the last element of a value that is one tensor, gaps included: what a
     copy with the same strides takes."""
-    where: Geometry = hinted(geometry(node.meta["val"]))
+    where: Geometry = with_hints(geometry(node.meta["val"]))
     return int(where.stop - where.offset) * where.dtype.itemsize
 
 
@@ -45,4 +45,6 @@ def shown_bytes(node: fx.Node) -> int:
     """The bytes of all elements of a value, of all results of one that is a tuple."""
     value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) else (value,)
-    return sum(math.prod(hinted(tuple(p.shape))) * p.dtype.itemsize for p in parts if isinstance(p, Tensor))
+    return sum(
+        math.prod(with_hints(tuple(p.shape))) * p.dtype.itemsize for p in parts if isinstance(p, Tensor)
+    )

@@ -42,7 +42,7 @@ from aot.runtime.dry_run import Left, left
 from aot.runtime.plan import make_plan
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import lacks_memory
-from aot.tensors.symbolic_sizes import NO_SIZES, Symbols
+from aot.tensors.symbolic_sizes import NO_SIZES, SymbolicSizes
 from aot.tensors.version_counters import has_counter, version_of
 from aot.torch_internals import tensor_impl
 
@@ -105,7 +105,7 @@ def record(
     noted: Noted,
     running: contextlib.AbstractContextManager[None],
     inference: bool,
-    symbols: Symbols | None,
+    symbols: SymbolicSizes | None,
     static: frozenset[int],
     options: Options,
 ) -> Recorded:

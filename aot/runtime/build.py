@@ -30,8 +30,8 @@ from aot.runtime.tangents import OtherTangent, fails, restrided, same_memory
 from aot.tensors import views
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import is_nested, is_wrapper
-from aot.tensors.symbolic_sizes import Symbols
-from aot.tensors.version_counters import counted_as, detached_in_place, uncounted
+from aot.tensors.symbolic_sizes import SymbolicSizes
+from aot.tensors.version_counters import as_if_at_version, detached_in_place_error, without_version_bump
 from aot.torch_internals import (
     ambient_state,
     autocast_state,
@@ -70,7 +70,7 @@ def build(
     levels: Sequence[Callable[[], Level] | None],
     bw_compiler: Compiler,
     look: Callable[[], Noted],
-    symbols: Symbols | None,
+    symbols: SymbolicSizes | None,
     following: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda run: run,
 ) -> Built:
     """The callable for one specialization.
@@ -105,7 +105,7 @@ def build(
         "nowhere": _nowhere,
         "passing": _passing,
         "written": _written,
-        "uncounted": uncounted,
+        "uncounted": without_version_bump,
         "edge_of": _edge_of,
         "edge_of_written": _edge_of_written,
         "edge_as_left": _edge_as_left,
@@ -115,18 +115,18 @@ def build(
         "same_memory": same_memory,
         "OtherTangent": OtherTangent,
         "physical": views.physical,
-        "seen_as": views.seen_as,
+        "seen_as": views.as_strided_view,
         "untold": dispatcher.run_unrecorded,
         "memoryless_storage": plain_fakes.make_storage,
         "set_creation_meta": autograd_state.set_creation_meta,
         "inference_tensor": autograd_state.inference_alias,
-        "reinterpreted": views.reinterpreted,
+        "reinterpreted": views.bitcast_view,
         "counter": _counter,
         "modified": _modified,
         "runs": _runs,
         "weakly": weakref.ref,
         "is_detached": _is_detached,
-        "detached_in_place": detached_in_place,
+        "detached_in_place": detached_in_place_error,
         "once_more": _once_more,
         "spent": _spent,
         "freed": _freed,
@@ -215,7 +215,7 @@ def _edge_of_written(ctx: Any, entrance: int) -> Tensor | None:
     if node is None:
         return None
     try:
-        with counted_as(counter, version):  # the call itself may have counted what it did since
+        with as_if_at_version(counter, version):  # the call itself may have counted what it did since
             saved = node.saved_tensors
     except RuntimeError:  # freed: so is what would be added up there
         return None

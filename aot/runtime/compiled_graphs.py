@@ -15,7 +15,7 @@ from aot.backends.compilers import Compiled, Compiler, boxed, complete
 from aot.graph.symint_inputs import numbered
 from aot.partition.segment_split import without_tangents
 from aot.runtime.graph_assertions import compile_graph
-from aot.tensors.symbolic_sizes import Symbols
+from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.torch_internals import autocast_state
 
 
@@ -64,7 +64,7 @@ def miscounted(values: Sequence[Any], results: int, which: str) -> errors.Backen
     )
 
 
-def check_numbers(symbols: Symbols | None, numbers: Sequence[int]) -> None:
+def check_numbers(symbols: SymbolicSizes | None, numbers: Sequence[int]) -> None:
     """Refuse numbers for which a backward has not been compiled: what is assumed of them when it is compiled
     later than the forward, the forward has not assumed.
 
@@ -95,7 +95,7 @@ class Backward:
         module: fx.GraphModule,
         compiler: Compiler,
         donated: tuple[int, ...] = (),
-        symbols: Symbols | None = None,
+        symbols: SymbolicSizes | None = None,
         bare: bool = False,
     ) -> None:
         self._module = module

@@ -31,8 +31,15 @@ from aot.runtime.graph_assertions import compile_graph
 from aot.runtime.saved_values import tangents_from_start
 from aot.runtime.tangents import as_in_trace, put_together, restrided
 from aot.tensors.geometry import Geometry
-from aot.tensors.subclasses import Layout, is_nested, is_wrapper, key_of_meta, plain_parts, unwrapped
-from aot.tensors.symbolic_sizes import Symbols
+from aot.tensors.subclasses import (
+    GradientLayout,
+    flatten_subclass,
+    inner_tensors,
+    is_nested,
+    is_wrapper,
+    key_of_meta,
+)
+from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.torch_internals import ambient_state, autograd_graph, plain_fakes, tensor_impl
 
 
@@ -49,7 +56,7 @@ class Derivative:
         level: Callable[[], Level],
         compiler: Compiler,
         look: Callable[[], Noted],
-        symbols: Symbols | None = None,
+        symbols: SymbolicSizes | None = None,
         whole: bool = False,
     ) -> None:
         self._symbols = symbols
@@ -171,7 +178,7 @@ def _type_of(tangent: Any) -> object:
     """Equal for two tangents that are made of tensors in the same way."""
     if not is_wrapper(tangent):
         return None
-    return key_of_meta(unwrapped(tangent)[0].showing(lambda numbers: (len(numbers),)))
+    return key_of_meta(flatten_subclass(tangent)[0].showing(lambda numbers: (len(numbers),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +229,7 @@ class _Way:
         compiler: Compiler,
         look: Callable[[], Noted],
         noted: Noted,
-        symbols: Symbols | None,
+        symbols: SymbolicSizes | None,
     ) -> None:
         self.symbols = symbols
         self.step = step
@@ -267,7 +274,7 @@ class _Way:
         step = self.step
         inputs: list[Tensor] = []
         for tangent, layout in zip(tangents, step.tangents, strict=True):
-            for part, where in zip(plain_parts(tangent), layout.wheres, strict=True):
+            for part, where in zip(inner_tensors(tangent), layout.wheres, strict=True):
                 inputs.append(self.lie(part, where, numbers, len(inputs) in self.from_start))
         with torch.no_grad():
             values = self.run([*saved, *inputs], numbers)
@@ -313,7 +320,7 @@ class _Way:
         """
         return all(given[i] is None or _type_of(given[i]) == kind for i, kind in self.kinds.items())
 
-    def _laid(self, layouts: Sequence[Layout], numbers: Sequence[int]) -> Sequence[Layout]:
+    def _laid(self, layouts: Sequence[GradientLayout], numbers: Sequence[int]) -> Sequence[GradientLayout]:
         """How gradients lie in a call."""
         symbols = self.symbols
         if symbols is None:
@@ -375,7 +382,7 @@ class _Higher(torch.autograd.Function):
         arguments = list(saved)
         for i, layout in step.further.items():
             tangent = given[i]
-            parts = [None] * len(layout.wheres) if tangent is None else plain_parts(tangent)
+            parts = [None] * len(layout.wheres) if tangent is None else inner_tensors(tangent)
             for part, where in zip(parts, layout.wheres, strict=True):
                 from_start = len(arguments) - len(saved) in way.further_from_start
                 arguments.append(None if part is None else way.lie(part, where, ctx.numbers, from_start))

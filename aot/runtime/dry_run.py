@@ -18,10 +18,10 @@ from torch import Tensor, fx
 from aot import errors
 from aot.runtime.build import Built
 from aot.specialize.call import Arguments
-from aot.tensors.fake_tensors import imitate
+from aot.tensors.fake_tensors import make_fakes
 from aot.tensors.geometry import geometry
-from aot.tensors.subclasses import SubclassCreationMeta, has_names, is_wrapper
-from aot.tensors.symbolic_sizes import Hinted, Symbols, hinted
+from aot.tensors.subclasses import SubclassCreationMeta, has_nested_ints, is_wrapper
+from aot.tensors.symbolic_sizes import HintedGeometries, SymbolicSizes, with_hints
 from aot.tensors.version_counters import version_of
 from aot.torch_internals import autograd_state, plain_fakes, tensor_impl
 
@@ -37,7 +37,8 @@ class Left:
     def hinted(self) -> Left:
         """The same in numbers, where they are symbols."""
         facts = {
-            name: {fact: hinted(value) for fact, value in known.items()} for name, known in self.facts.items()
+            name: {fact: with_hints(value) for fact, value in known.items()}
+            for name, known in self.facts.items()
         }
         return Left(facts)
 
@@ -110,7 +111,7 @@ def rehearse(
     arguments: Arguments,
     expected: Left,
     inference: bool,
-    symbols: Symbols | None,
+    symbols: SymbolicSizes | None,
 ) -> None:
     """Run a wrapper without data.
 
@@ -126,17 +127,19 @@ def rehearse(
     Raises:
         StorageMutation: the wrapper would leave or return something else.
     """
-    imitations, _ = imitate(arguments.tensors, META, None if symbols is None else Hinted(symbols))
+    imitations, _ = make_fakes(
+        arguments.tensors, META, None if symbols is None else HintedGeometries(symbols)
+    )
     numbers: tuple[int, ...] = ()
     if symbols is not None:
-        expected, numbers = expected.hinted(), hinted(tuple(symbols.numbers.values()))
+        expected, numbers = expected.hinted(), with_hints(tuple(symbols.numbers.values()))
     grad = torch.is_grad_enabled()
     versions = [version_of(one) for one in imitations]
     storages = [_storage(one)[0] for one in imitations]
     stubs = {"run_forward": _Stub(forward), "set_rng_state": lambda device, state: None, "visible": None}
     call = built.define({**stubs, **dict.fromkeys(built.makers, _StandIns())})
     try:
-        metas = arguments.metas if symbols is None else [meta.showing(hinted) for meta in symbols.metas]
+        metas = arguments.metas if symbols is None else [meta.showing(with_hints) for meta in symbols.metas]
         wrappers = _stand_ins_for(arguments, metas, imitations)
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             outputs = call(*imitations, *wrappers, *numbers)
@@ -180,9 +183,9 @@ def _plain(size: Sequence[Any], stride: Sequence[Any], dtype: torch.dtype) -> Te
 
 def _seen_as(tensor: Tensor, size: Sequence[Any], stride: Sequence[Any]) -> Tensor:
     """A view of one; contiguous, with some number for each name, where sizes are named."""
-    if has_names(size):
-        size = [2 if has_names([n]) else n for n in size]
-    if has_names(stride):
+    if has_nested_ints(size):
+        size = [2 if has_nested_ints([n]) else n for n in size]
+    if has_nested_ints(stride):
         stride = torch.empty(size, device=META).stride()
     return tensor.as_strided(size, stride)
 
@@ -242,7 +245,7 @@ def _leads_on(view: Tensor) -> bool:
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
     """The strides that mean anything."""
-    stride, size = hinted((tensor.stride(), tuple(tensor.shape)))
+    stride, size = with_hints((tensor.stride(), tuple(tensor.shape)))
     pairs = zip(stride, size, strict=True) if 0 not in size else ()
     return tuple(stride for stride, length in pairs if length != 1)
 
@@ -264,6 +267,6 @@ def _imitated(node: fx.Node | None) -> Tensor | None:
         return None
     value = node.meta["val"]
     result = torch.empty(0, dtype=value.dtype, device=META)
-    storage = plain_fakes.make_storage(hinted(value.untyped_storage().nbytes()), META)
-    where = hinted((value.storage_offset(), tuple(value.size()), value.stride()))
+    storage = plain_fakes.make_storage(with_hints(value.untyped_storage().nbytes()), META)
+    where = with_hints((value.storage_offset(), tuple(value.size()), value.stride()))
     return result.set_(storage, *where)

@@ -19,8 +19,8 @@ from aot.runtime.saved_values import Own, Saved, Saving, Savings, Watch, tangent
 from aot.runtime.schedule import Item, arrange
 from aot.specialize.inline_cache import Lying
 from aot.tensors.geometry import Geometry
-from aot.tensors.symbolic_sizes import Sizes
-from aot.tensors.views import memory_root
+from aot.tensors.symbolic_sizes import ShapeGuards
+from aot.tensors.views import alias_root
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Plan:
     converted: tuple[int, ...]
     scripted: bool
     lying: Lying
-    numbers: Sizes
+    numbers: ShapeGuards
 
 
 def make_plan(
@@ -151,7 +151,7 @@ def make_plan(
     grad: bool,
     grad_after: bool,
     inference: bool,
-    numbers: Sizes,
+    numbers: ShapeGuards,
 ) -> Plan:
     """Combine what the stages learnt.
 
@@ -188,9 +188,7 @@ def make_plan(
         values=tuple(v.where for v in effects.values),
         returned=joint.returned,
         bare=frozenset(i for i, v in enumerate(effects.values) if v.node.op == "placeholder"),
-        resident=frozenset(
-            i for i, v in enumerate(effects.values) if memory_root(v.node).op == "placeholder"
-        ),
+        resident=frozenset(i for i, v in enumerate(effects.values) if alias_root(v.node).op == "placeholder"),
         saved=savings.count,
         kept=effects.kept,
         parts=tuple(parts),

@@ -16,14 +16,14 @@ from torch import Tensor
 
 from aot.errors import UnsupportedTangent
 from aot.tensors.subclasses import (
-    Layout,
+    GradientLayout,
     SubclassCreationMeta,
+    flatten_subclass,
     is_wrapper,
     key_of_context,
-    rewrapped,
-    unwrapped,
+    unflatten_subclass,
 )
-from aot.tensors.symbolic_sizes import Symbols
+from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.torch_internals import tensor_impl
 
 
@@ -71,7 +71,7 @@ def _matching(meta: SubclassCreationMeta) -> Callable[[Any], bool]:
     return matches
 
 
-def as_in_trace(given: Any, like: Any, symbols: Symbols, numbers: Sequence[int]) -> Tensor:
+def as_in_trace(given: Any, like: Any, symbols: SymbolicSizes, numbers: Sequence[int]) -> Tensor:
     """A tensor for a tangent of another type than was guessed, or made otherwise, in a trace whose sizes are
     symbols: its sizes are those of what it is a tangent of.
 
@@ -84,7 +84,7 @@ def as_in_trace(given: Any, like: Any, symbols: Symbols, numbers: Sequence[int])
         UnsupportedTangent: it is made of tensors of which nothing says which sizes they have for other ones.
     """
     size = tuple(like.shape)
-    inner = [tuple(part.shape) for part in unwrapped(like)[1]] if is_wrapper(like) else []
+    inner = [tuple(part.shape) for part in flatten_subclass(like)[1]] if is_wrapper(like) else []
 
     def shown(sizes: Sequence[int], strides: Sequence[int], *likely: Sequence[Any]) -> _Shown:
         found = next((one for one in (*likely, size) if symbols.at(one, numbers) == tuple(sizes)), None)
@@ -107,10 +107,10 @@ def as_in_trace(given: Any, like: Any, symbols: Symbols, numbers: Sequence[int])
 
     if not is_wrapper(given):
         return traced(given)
-    meta, plain = unwrapped(given)
+    meta, plain = flatten_subclass(given)
     # (A part may be as the same one of what the tangent is like.)
     parts = [traced(part, *inner[i : i + 1]) for i, part in enumerate(plain)]
-    return rewrapped(meta.lying(shown), parts)  # type: ignore[no-any-return]
+    return unflatten_subclass(meta.lying(shown), parts)  # type: ignore[no-any-return]
 
 
 _Shown = tuple[Sequence[Any], Sequence[Any]]
@@ -187,7 +187,7 @@ def fails(stride: tuple[int, ...], given: Tensor) -> None:
     )
 
 
-def put_together(layouts: Sequence[Layout], values: Iterator[Tensor | None]) -> list[Tensor | None]:
+def put_together(layouts: Sequence[GradientLayout], values: Iterator[Tensor | None]) -> list[Tensor | None]:
     """What is made of the next values, one after the other."""
     found: list[Tensor | None] = []
     for layout in layouts:
@@ -197,5 +197,5 @@ def put_together(layouts: Sequence[Layout], values: Iterator[Tensor | None]) -> 
         else:
             pairs = zip(plain, layout.wheres, strict=True)
             laid = [None if p is None else restrided(p, where.size, where.stride) for p, where in pairs]
-            found.append(rewrapped(layout.meta, laid))
+            found.append(unflatten_subclass(layout.meta, laid))
     return found

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from aot import errors
 from aot.specialize.subclass_keys import key_of_wrapper, key_of_wrappers
-from aot.tensors.constants import CONSTANTS, key_of
+from aot.tensors.constants import CONSTANTS, constant_key
 from aot.tensors.geometry import Geometry, geometry
-from aot.tensors.subclasses import SubclassCreationMeta, has_names, is_wrapper, unwrapped
+from aot.tensors.subclasses import SubclassCreationMeta, flatten_subclass, has_nested_ints, is_wrapper
 from aot.tensors.version_counters import counter_groups, has_counter
 from aot.torch_internals import autograd_state, function_transforms, pytree, script_objects
 
@@ -58,7 +58,11 @@ def unchanged(given: tuple[tuple[Any, ...], dict[str, Any]]) -> Iterator[None]:
 def _is_same(before: Any, after: Any) -> bool:
     if before is after:
         return True
-    return isinstance(before, CONSTANTS) and isinstance(after, CONSTANTS) and key_of(before) == key_of(after)
+    return (
+        isinstance(before, CONSTANTS)
+        and isinstance(after, CONSTANTS)
+        and constant_key(before) == constant_key(after)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +116,7 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
             index = seen.get(identity)
             if index is None and type(leaf) not in _PLAIN and is_wrapper(leaf):
                 index = seen[identity] = ~len(wrappers)
-                meta, inner = unwrapped(leaf)
+                meta, inner = flatten_subclass(leaf)
                 _check_wrapper(position, leaf, transformed)
                 for part in inner:
                     if id(part) not in seen:
@@ -241,7 +245,7 @@ def general_key(
 
 def _small(numbers: Sequence[Any]) -> tuple[Any, ...]:
     """Sizes or strides, of which those of 0 and 1 count."""
-    return tuple(n if has_names(n) or n < 2 else None for n in numbers)
+    return tuple(n if has_nested_ints(n) or n < 2 else None for n in numbers)
 
 
 def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
@@ -281,4 +285,4 @@ def _constant_key(position: int, value: object) -> object:
             f"tensors, numbers, strings, None and containers of them can be compiled "
             f"(torch.utils._pytree.register_pytree_node makes a class a container)"
         )
-    return key_of(value)
+    return constant_key(value)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aot.errors import RECORDING
 from aot.specialize.call import Arguments
-from aot.tensors.constants import key_of
+from aot.tensors.constants import constant_key
 from aot.tensors.tensor_attributes import AttributeNames
 from aot.tensors.version_counters import has_counter
 from aot.torch_internals import ambient_state, autograd_state, dynamo_api, tensor_impl
@@ -191,7 +191,7 @@ class _Test:
         self._anywhere = lying is Lying.ANYWHERE
         self._in_full = lying is Lying.IN_FULL
         self._tests: list[str] = []
-        self._scope: dict[str, Any] = {"key_of": key_of, "missed": MISSED, "recording": RECORDING}
+        self._scope: dict[str, Any] = {"key_of": constant_key, "missed": MISSED, "recording": RECORDING}
         self._leaves = [f"a{position}" for position in range(len(arguments.leaves))]
         self._shown: list[str] = []  # the tensors, each once
 
@@ -310,7 +310,7 @@ class _Test:
         if kind in (int, str, torch.dtype):
             self._tests.append(f"type({name}) is {name}_type and {name} == {name}_key")
         else:
-            self._scope[f"{name}_key"] = key_of(value)
+            self._scope[f"{name}_key"] = constant_key(value)
             self._tests.append(f"type({name}) is {name}_type and key_of({name}) == {name}_key")
 
     def _in_c(self, test: str, tensors: Sequence[Tensor], names: Sequence[str]) -> None:

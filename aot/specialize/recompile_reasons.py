@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from torch import Tensor
 
 from aot.guards.guard import Guards
-from aot.tensors.symbolic_sizes import Sizes
+from aot.tensors.symbolic_sizes import ShapeGuards
 
 _FACTS = (
     "type",
@@ -38,7 +38,7 @@ _AMBIENT = (
 _LOOKED_AT = 16  # so that what a compile takes does not grow with how many there were
 
 Key = tuple[object, tuple[object, ...], tuple[object, ...]]
-Before = tuple[Key, Guards, Sizes | None]
+Before = tuple[Key, Guards, ShapeGuards | None]
 
 
 def why(

@@ -10,10 +10,10 @@ from torch import Tensor
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import (
     SubclassCreationMeta,
+    flatten_subclass,
     inner_wrappers,
     is_wrapper,
     key_of_meta,
-    unwrapped,
 )
 from aot.torch_internals import autograd_state
 
@@ -37,7 +37,7 @@ def key_of_wrappers(
         yield key_of_wrapper(wrapper, meta)
         base = view_base(wrapper)
         if base is not None and is_wrapper(base):
-            of, parts = unwrapped(base)
+            of, parts = flatten_subclass(base)
             places = (storages.get(part.untyped_storage()._cdata) for part in parts)
             yield "base", key_of_meta(of), *map(geometry, parts), *places
     families = base_groups(wrappers)

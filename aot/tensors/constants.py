@@ -21,7 +21,7 @@ CONSTANTS = (
 )
 
 
-def key_of(value: object) -> object:
+def constant_key(value: object) -> object:
     """Equal for two constants exactly when nothing can tell them apart: type, sign of zero and nan count.
 
     Example:
@@ -36,9 +36,9 @@ def key_of(value: object) -> object:
     return (type(value), value)
 
 
-def identified(value: object) -> object:
+def identity_key(value: object) -> object:
     """Equal for two objects if they are one, or constants that nothing can tell apart."""
-    return key_of(value) if type(value) in CONSTANTS else _Identity(value)
+    return constant_key(value) if type(value) in CONSTANTS else _Identity(value)
 
 
 class _Identity:

@@ -22,15 +22,15 @@ from aot.torch_internals import autograd_state, plain_fakes, tensor_impl
 _APART = "a view of a tensor that lies in other memory by now (set_, .data), which cannot be modelled"
 
 
-class Places(Protocol):
+class Geometries(Protocol):
     """How tensors lie."""
 
     def geometry(self, tensor: Tensor) -> Geometry: ...
     def nbytes(self, tensor: Tensor) -> int: ...
 
 
-def imitate(
-    tensors: Sequence[Tensor], device: torch.device | None = None, places: Places | None = None
+def make_fakes(
+    tensors: Sequence[Tensor], device: torch.device | None = None, places: Geometries | None = None
 ) -> tuple[list[Tensor], dict[int, Tensor]]:
     """Imitations of `tensors`, and those of the roots that they are, or are views of, by the root's identity.
 
@@ -112,7 +112,7 @@ def imitate(
 
 def _seen_as(fake: Tensor, where: Geometry) -> Tensor:
     try:
-        return views.seen_as(fake, where)
+        return views.as_strided_view(fake, where)
     except RuntimeError as error:
         raise errors.UnsupportedArgument(
             f"an argument shows the end of a storage as {where.dtype}, another all of it as {fake.dtype}, "
@@ -131,7 +131,7 @@ def root_of(tensor: Tensor) -> Tensor:
         UnsupportedArgument: it has, and history does pass.
     """
     if tensor._is_view():
-        if is_apart(tensor):
+        if left_base_storage(tensor):
             if tensor.requires_grad:
                 raise errors.UnsupportedArgument(f"an argument that requires grad is {_APART}; clone it")
             return tensor
@@ -142,8 +142,8 @@ def root_of(tensor: Tensor) -> Tensor:
             and not autograd_state.can_accumulate_grad(tensor)
             and (
                 base.dtype == tensor.dtype
-                or views.is_part(base.dtype, tensor.dtype)
-                or views.is_part(tensor.dtype, base.dtype)
+                or views.is_component_dtype(base.dtype, tensor.dtype)
+                or views.is_component_dtype(tensor.dtype, base.dtype)
             )
         ):
             return base
@@ -159,14 +159,14 @@ def lacks_memory(tensor: Tensor) -> bool:
     return tensor.numel() > 0 and geometry(tensor).bytes[1] > _nbytes(tensor)
 
 
-def check_apart(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:
+def check_base_relations(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:
     """Look at fakes when the function has run: where a view has become part of a history so has its base, and
     the other way round, which fakes of what lies apart do not know.
 
     Raises:
         UnsupportedArgument: one of them has.
     """
-    concerned = {id(one) for tensor in tensors if is_apart(tensor) for one in (tensor, tensor._base)}
+    concerned = {id(one) for tensor in tensors if left_base_storage(tensor) for one in (tensor, tensor._base)}
     for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
         if id(tensor) in concerned and fake.requires_grad > tensor.requires_grad:
             raise errors.UnsupportedArgument(
@@ -174,7 +174,7 @@ def check_apart(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:
             )
 
 
-def check_current(
+def check_view_histories(
     tensors: Sequence[Tensor],
     fakes: Sequence[Tensor],
     versions: Sequence[int],
@@ -209,7 +209,7 @@ def check_current(
         if version_of(fake) == before:
             continue
         # (Of a view that stands for one, its history may not be asked for now; this one stands by itself.)
-        if was_let_go(tensor) and (
+        if base_was_detached(tensor) and (
             (edge is not None and fake.grad_fn is not edge.node) or any(one._base is fake for one in turned())
         ):
             raise errors.AutogradStateMutation(
@@ -237,13 +237,13 @@ def edge_of(fake: Tensor) -> GradientEdge | None:
     return get_gradient_edge(fake)
 
 
-def was_let_go(view: Tensor) -> bool:
+def base_was_detached(view: Tensor) -> bool:
     """Whether a view has a history, and its base has lost the one that they had together."""
     base = view._base
     return view.requires_grad and not view.is_leaf and base is not None and not base.requires_grad
 
 
-def is_apart(tensor: Tensor) -> bool:
+def left_base_storage(tensor: Tensor) -> bool:
     """Whether it is a view, for autograd, of a tensor that has been given other memory since."""
     base = tensor._base if tensor._is_view() else None
     return base is not None and tensor_impl.storage_key(base) != tensor_impl.storage_key(tensor)
@@ -254,6 +254,6 @@ def _view(tensor: Tensor, base: Tensor, where: Geometry) -> Tensor:
     since = tensor.requires_grad and tensor.is_leaf
     grad = not since and autograd_state.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")
     with torch.set_grad_enabled(grad):
-        view = views.seen_as(base, where)
+        view = views.as_strided_view(base, where)
     autograd_state.copy_creation_meta(tensor, view)
     return view

@@ -115,7 +115,7 @@ def _as_made(value: Any) -> Any:
     return symbolic_shapes.original_expression(value) if isinstance(value, torch.SymInt) else value
 
 
-def alike(first: Geometry, second: Geometry) -> bool:
+def same_interpretation(first: Geometry, second: Geometry) -> bool:
     """Whether two tensors show the same number where they show the same element."""
     return (first.dtype, first.conj, first.neg) == (second.dtype, second.conj, second.neg)
 
@@ -150,10 +150,10 @@ def covers(outer: Geometry, inner: Geometry) -> bool:
         return False
     if inner.dtype != outer.dtype:
         (ours, until), (theirs, up_to) = outer.bytes, inner.bytes
-        return ours <= theirs and up_to <= until and is_stretch(outer)
+        return ours <= theirs and up_to <= until and is_gapless(outer)
     if inner.offset < outer.offset or inner.stop > outer.stop:
         return False
-    if is_stretch(outer):
+    if is_gapless(outer):
         return True
     return bool(torch.isin(elements(inner), elements(outer)).all())
 
@@ -164,12 +164,12 @@ def overlap(first: Geometry, second: Geometry) -> bool:
     (start, stop), (begin, end) = first.bytes, second.bytes
     if start >= end or begin >= stop:
         return False
-    if first.dtype != second.dtype or (is_stretch(first) and is_stretch(second)):
+    if first.dtype != second.dtype or (is_gapless(first) and is_gapless(second)):
         return True
     return bool(torch.isin(elements(first), elements(second)).any())
 
 
-class Places:
+class IntervalIndex:
     """Geometries on one storage, in an order in which those near another one are found at once.
 
     Example:
@@ -208,7 +208,7 @@ class Places:
                 yield self._numbers[k]
 
 
-def is_stretch(where: Geometry) -> bool:
+def is_gapless(where: Geometry) -> bool:
     """Whether the elements fill one stretch of storage without gaps."""
     count = len(torch.unique(elements(where))) if where.overlaps_itself else None
     reach = where.stop - where.offset

@@ -3,8 +3,8 @@
 Such a tensor says so itself: `__tensor_flatten__` names its parts, and what else is needed to make it again,
 its *context*; `__tensor_unflatten__` makes one of these
 (https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html calls them traceable wrapper
-subclasses). Parts may be such tensors themselves. Here this becomes data: `unwrapped` takes a tensor apart,
-`rewrapped` puts one together.
+subclasses). Parts may be such tensors themselves. Here this becomes data: `flatten_subclass` takes a tensor
+apart, `unflatten_subclass` puts one together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from aot.errors import UnsupportedArgument
-from aot.tensors.constants import CONSTANTS, key_of
+from aot.tensors.constants import CONSTANTS, constant_key
 from aot.tensors.geometry import Geometry, geometry
 from aot.torch_internals import wrapper_subclasses
 
@@ -99,13 +99,13 @@ def _moved(part: _Part, to: Callable[[int], int]) -> _Part:
 is_wrapper = wrapper_subclasses.is_wrapper_subclass
 
 
-def unwrapped(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor]]:
+def flatten_subclass(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor]]:
     """How a wrapper subclass is made, and the plain tensors that it is made of."""
     plain: list[Tensor] = []
     return _unwrapped(tensor, plain, None), plain
 
 
-def unwrapped_gradient(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor], list[Tensor]]:
+def flatten_gradient(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor], list[Tensor]]:
     """The same of a gradient, or of what a gradient is to look like; and the parts that it shares.
 
     A nested tensor's sizes name the tensor of its offsets, and two of them are of one shape if they have one
@@ -118,17 +118,17 @@ def unwrapped_gradient(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor],
 
 def is_nested(tensor: Tensor) -> bool:
     """Whether a size of a tensor is named, and no number."""
-    return has_names(tuple(tensor.shape))
+    return has_nested_ints(tuple(tensor.shape))
 
 
-def has_names(numbers: Any) -> bool:
+def has_nested_ints(numbers: Any) -> bool:
     """Whether one of some sizes or strides is a name. (Other symbols are sizes in a dynamic trace.)"""
     if isinstance(numbers, (tuple, list)):
-        return any(map(has_names, numbers))
-    return is_name(numbers)
+        return any(map(has_nested_ints, numbers))
+    return is_nested_int(numbers)
 
 
-def is_name(number: Any) -> bool:
+def is_nested_int(number: Any) -> bool:
     """Whether a size or stride is one."""
     return isinstance(number, torch.SymInt) and bool(number.node.is_nested_int())
 
@@ -153,7 +153,7 @@ def _unwrapped(tensor: Any, plain: list[Tensor], shared: list[Tensor] | None) ->
     return SubclassCreationMeta(type(tensor), tuple(parts), context, size, stride, tuple(opaque))
 
 
-def rewrapped(meta: SubclassCreationMeta, plain: Sequence[Any], shared: Sequence[Any] = ()) -> Any:
+def unflatten_subclass(meta: SubclassCreationMeta, plain: Sequence[Any], shared: Sequence[Any] = ()) -> Any:
     """One that is made of these plain tensors, outside of autograd."""
 
     def made(part: _Part) -> Any:
@@ -161,7 +161,7 @@ def rewrapped(meta: SubclassCreationMeta, plain: Sequence[Any], shared: Sequence
             return plain[part.position]
         if isinstance(part, SharedTensorMeta):
             return shared[part.number]
-        return rewrapped(part, plain, shared)
+        return unflatten_subclass(part, plain, shared)
 
     inner = {**{name: made(part) for name, part in meta.parts}, **dict(meta.opaque)}
     with torch.no_grad():
@@ -186,7 +186,7 @@ def inner_wrappers(wrapper: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GradientLayout:
     """How a tensor lies, or each of those that it is made of.
 
     Attributes:
@@ -198,22 +198,22 @@ class Layout:
     meta: SubclassCreationMeta | None = None
 
 
-def layout_of(gradient: Any) -> Layout:
+def layout_of(gradient: Any) -> GradientLayout:
     """The layout of a gradient."""
     if not is_wrapper(gradient):
-        return Layout((geometry(gradient),))
-    meta, plain, _ = unwrapped_gradient(gradient)
-    return Layout(tuple(map(geometry, plain)), meta)
+        return GradientLayout((geometry(gradient),))
+    meta, plain, _ = flatten_gradient(gradient)
+    return GradientLayout(tuple(map(geometry, plain)), meta)
 
 
-def plain_parts(gradient: Any) -> list[Tensor]:
+def inner_tensors(gradient: Any) -> list[Tensor]:
     """The plain tensors that a gradient is made of: itself, or those that it wraps and does not share."""
-    return unwrapped_gradient(gradient)[1] if is_wrapper(gradient) else [gradient]
+    return flatten_gradient(gradient)[1] if is_wrapper(gradient) else [gradient]
 
 
-def shared_parts(gradient: Any) -> list[Tensor]:
+def shared_inner_tensors(gradient: Any) -> list[Tensor]:
     """Those that it shares."""
-    return unwrapped_gradient(gradient)[2] if is_wrapper(gradient) else []
+    return flatten_gradient(gradient)[2] if is_wrapper(gradient) else []
 
 
 def key_of_meta(meta: SubclassCreationMeta) -> object:
@@ -246,7 +246,7 @@ def key_of_context(context: Any, kind: type) -> object:
         True
     """
     if isinstance(context, CONSTANTS):
-        return key_of(context)
+        return constant_key(context)
     if isinstance(context, (tuple, list)):
         return type(context), tuple(key_of_context(one, kind) for one in context)
     if isinstance(context, dict):

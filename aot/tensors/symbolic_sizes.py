@@ -1,9 +1,9 @@
 """Which numbers of a call are symbols in its trace: its tensors' sizes, strides, offsets, sizes of storages,
 and arguments that are numbers where a front end says so.
 
-In: the tensors and numbers of a call. Out: `Symbols`, which tells the trace how each tensor lies and what
-stands for each number. What the trace has assumed of the symbols meanwhile, `Sizes` holds against later
-calls.
+In: the tensors and numbers of a call. Out: `SymbolicSizes`, which tells the trace how each tensor lies and
+what stands for each number. What the trace has assumed of the symbols meanwhile, `ShapeGuards` holds against
+later calls.
 
 Numbers are symbols of torch's ``ShapeEnv``, as in AOTAutograd: 0 and 1 are not, as operations do something
 else there; numbers that are equal get the same symbol; a stride that follows from sizes is an expression of
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from aot.tensors.geometry import Geometry, geometry
-from aot.tensors.subclasses import Layout, SubclassCreationMeta, has_names, is_name
+from aot.tensors.subclasses import GradientLayout, SubclassCreationMeta, has_nested_ints, is_nested_int
 from aot.torch_internals import dynamo_api, symbolic_shapes, tensor_impl, torch_fakes
 
 Number = Any  # an int, or torch.SymInt
@@ -46,38 +46,38 @@ def _is_plain(value: Any) -> bool:
 _INT = frozenset({int})
 
 
-def fixed(value: Any) -> Any:
+def specialize_sizes(value: Any) -> Any:
     """A value for kernels, which take no symbols: these are what they are in this call, and are taken to be
     that in every other."""
     if _is_plain(value):
         return value
     if isinstance(value, (tuple, list)):
-        made = map(fixed, value)
+        made = map(specialize_sizes, value)
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
     if isinstance(value, dict):
-        return {name: fixed(one) for name, one in value.items()}
+        return {name: specialize_sizes(one) for name, one in value.items()}
     for symbolic, kind in zip(SYMBOLIC, (int, float, bool), strict=True):
         if isinstance(value, symbolic):
             return kind(value)
     return value
 
 
-def hinted(value: Any) -> Any:
+def with_hints(value: Any) -> Any:
     """A value with the numbers of the call that was traced in place of symbols; ones for those that a call
     does not tell, but what it computes."""
     if _is_plain(value):
         return value
     if isinstance(value, (tuple, list)):
-        made = map(hinted, value)
+        made = map(with_hints, value)
         return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
     if isinstance(value, dict):
-        return {name: hinted(one) for name, one in value.items()}
-    if isinstance(value, SYMBOLIC) and not is_name(value):
+        return {name: with_hints(one) for name, one in value.items()}
+    if isinstance(value, SYMBOLIC) and not is_nested_int(value):
         return value.node.hint if value.node.has_hint() else 1
     return value
 
 
-def at(value: Any, examples: Sequence[Any], arguments: Sequence[Any]) -> Any:
+def substitute(value: Any, examples: Sequence[Any], arguments: Sequence[Any]) -> Any:
     """A value with what `arguments` have in place of the symbols that `examples`, which stood for them in a
     trace, have there: themselves, or as sizes, strides and offsets.
 
@@ -106,7 +106,7 @@ def _replaced(value: Any, found: Mapping[Any, int]) -> Any:
         return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
     if isinstance(value, dict):
         return {name: _replaced(one, found) for name, one in value.items()}
-    symbolic = isinstance(value, SYMBOLIC) and not is_name(value)
+    symbolic = isinstance(value, SYMBOLIC) and not is_nested_int(value)
     return int(value.node.expr.xreplace(found)) if symbolic else value
 
 
@@ -132,7 +132,7 @@ def as_arguments(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class StaticSizes:
     """Which numbers of a call's tensors are no symbols.
 
     Attributes:
@@ -147,7 +147,7 @@ class Constant:
     unmarked: bool = False
 
 
-class Symbols:
+class SymbolicSizes:
     """The symbols of one trace.
 
     Args:
@@ -172,7 +172,7 @@ class Symbols:
         tensors: Sequence[Tensor],
         roots: Sequence[Tensor],
         numbers: Mapping[int, int],
-        constant: Constant,
+        constant: StaticSizes,
         traced: Callable[[int], int] | None = None,
         wrappers: Sequence[tuple[Tensor, SubclassCreationMeta]] = (),
     ) -> None:
@@ -235,10 +235,10 @@ class Symbols:
         """What a number, or a tuple of numbers and other things, is in a call with `numbers`."""
         return _replaced(value, dict(zip(self.values, numbers, strict=True)))
 
-    def laid(self, layout: Layout, numbers: Sequence[int]) -> Layout:
+    def laid(self, layout: GradientLayout, numbers: Sequence[int]) -> GradientLayout:
         """How something lies in a call with `numbers`."""
         meta = layout.meta
-        return Layout(
+        return GradientLayout(
             self.at(layout.wheres, numbers),
             None if meta is None else meta.showing(lambda shown: self.at(tuple(shown), numbers)),
         )
@@ -250,7 +250,7 @@ class Symbols:
             self._checked = len(tests), _compiled(self.names.values(), tests)
         return self._checked[1](numbers)
 
-    def sizes(self) -> Sizes:
+    def sizes(self) -> ShapeGuards:
         """What is to hold for the tensors of a later call, now that the trace is over."""
         lines = [f"{self.names[symbol]} = {path}" for symbol, path in self._found.items()]
         tests = [f"{path} == {source_of(value)}" for path, value in self._equal]
@@ -264,7 +264,7 @@ class Symbols:
         test = " and ".join(f"({test})" for test in tests) or "True"
         scope: dict[str, Any] = {"math": math, "torch": torch}
         exec("\n    ".join([f"def hold({parameters}):", *lines, _RETURN.format(test=test)]), scope)
-        return Sizes(
+        return ShapeGuards(
             tuple(self.names.values()),
             tuple(lines),
             tuple(tests),
@@ -320,7 +320,7 @@ class Symbols:
             )
             for name, part in meta.parts
         )
-        if has_names(meta.size):  # which is what it is made of that says, and these names
+        if has_nested_ints(meta.size):  # which is what it is made of that says, and these names
             return replace(meta, parts=parts)
         size = tuple(
             self._number(f"{path}.shape[{d}]", n, is_fixed or self._is_fixed(tensor, d))
@@ -340,7 +340,7 @@ class Symbols:
         ends = [self._wheres[id(t)].bytes[1] for t in members.values() if geometry(t).bytes[1] == nbytes]
         if not ends:
             return self._number(path, nbytes, self._unmarked)
-        end = max(ends, key=hinted)
+        end = max(ends, key=with_hints)
         self._equal.append((path, end))
         return end
 
@@ -369,29 +369,29 @@ def _factors(
     are taken for these in what it is made of.
     """
     for _, meta in wrappers:
-        if has_names(meta.size):
-            factors = {n for n in meta.size[1:] if not is_name(n)}
+        if has_nested_ints(meta.size):
+            factors = {n for n in meta.size[1:] if not is_nested_int(n)}
             for part in (tensors[position] for position in meta.positions):
                 if part.dim() > 1:  # (its offsets are not multiplied by)
                     yield from ((id(part), d) for d, n in enumerate(part.shape) if n in factors)
 
 
 @dataclass(frozen=True, slots=True)
-class Hinted:
+class HintedGeometries:
     """How the tensors of a trace lie, in numbers."""
 
-    symbols: Symbols
+    symbols: SymbolicSizes
 
     def geometry(self, tensor: Tensor) -> Geometry:
-        where: Geometry = hinted(self.symbols.geometry(tensor))
+        where: Geometry = with_hints(self.symbols.geometry(tensor))
         return where
 
     def nbytes(self, tensor: Tensor) -> int:
-        return int(hinted(self.symbols.nbytes(tensor)))
+        return int(with_hints(self.symbols.nbytes(tensor)))
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ShapeGuards:
     """What a specialization assumes of how tensors lie, and of numbers among the arguments.
 
     Attributes:
@@ -437,7 +437,7 @@ _RETURN = """try:
     except ZeroDivisionError:
         return False"""
 
-NO_SIZES = Sizes((), (), (), lambda *_: True)
+NO_SIZES = ShapeGuards((), (), (), lambda *_: True)
 
 
 def _compiled(names: Iterable[str], tests: Iterable[str]) -> Callable[[Sequence[int]], bool]:

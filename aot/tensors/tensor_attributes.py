@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from aot.errors import UnsupportedOutput
-from aot.tensors.constants import identified
+from aot.tensors.constants import identity_key
 from aot.torch_internals import dynamo_api, wrapper_subclasses
 
 
@@ -50,7 +50,7 @@ class AttributeNames:
         """Equal for two calls if their tensors have the same of these; empty if none has any."""
         found = ((i, self.of(tensor)) for i, tensor in enumerate(tensors))
         return tuple(
-            (i, frozenset((name, identified(value)) for name, value in attributes))
+            (i, frozenset((name, identity_key(value)) for name, value in attributes))
             for i, attributes in found
             if attributes
         )
@@ -67,7 +67,7 @@ class AttributeNames:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FakeAttributes:
     """The Python attributes of a fake when the function starts.
 
     Attributes:
@@ -79,7 +79,7 @@ class Given:
     own: Mapping[str, Any] = field(default_factory=dict)
 
 
-def give_attributes(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> list[Given]:
+def give_attributes(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> list[FakeAttributes]:
     """Give fakes the attributes of what they stand for."""
     found = []
     for tensor, fake in zip(tensors, fakes, strict=True):
@@ -90,11 +90,11 @@ def give_attributes(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> list[
             if name not in space and not name.startswith(dynamo_api.TORCH_ATTRIBUTE_PREFIXES)
         }
         space.update(own)
-        found.append(Given(frozenset(space), own))
+        found.append(FakeAttributes(frozenset(space), own))
     return found
 
 
-def check_attributes(what: str, fake: Tensor, before: Given) -> None:
+def check_attributes(what: str, fake: Tensor, before: FakeAttributes) -> None:
     """Look at a tensor of the trace when the function has run.
 
     Raises:

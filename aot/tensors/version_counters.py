@@ -61,7 +61,7 @@ def version_of(tensor: Tensor) -> int:
 
 
 @contextlib.contextmanager
-def counted_as(tensor: Tensor, version: int) -> Iterator[None]:
+def as_if_at_version(tensor: Tensor, version: int) -> Iterator[None]:
     """As if the version counter of `tensor` were at `version`, for as long as it lasts."""
     with _setting_counters:
         before = tensor._version
@@ -73,7 +73,7 @@ def counted_as(tensor: Tensor, version: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def moved_version(tensor: Tensor) -> Iterator[None]:
+def as_if_bumped(tensor: Tensor) -> Iterator[None]:
     """As if `tensor` had been written to, for as long as it lasts."""
     before = tensor._version
     torch.autograd.graph.increment_version(tensor)
@@ -84,7 +84,7 @@ def moved_version(tensor: Tensor) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def uncounted(tensor: Tensor) -> Iterator[None]:
+def without_version_bump(tensor: Tensor) -> Iterator[None]:
     """What is written to `tensor` meanwhile does not move its version counter."""
     before = tensor._version
     try:
@@ -93,7 +93,7 @@ def uncounted(tensor: Tensor) -> Iterator[None]:
         tensor_impl.set_version_counters((tensor,), (before,))
 
 
-def detached_in_place() -> RuntimeError:
+def detached_in_place_error() -> RuntimeError:
     """Eager's complaint, in eager's words, of a tensor that a backward keeps and whose history is gone."""
     return RuntimeError(
         "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."

@@ -11,7 +11,7 @@ from aot.tensors.geometry import Geometry
 from aot.torch_internals import op_queries, tensor_impl
 
 
-def lazy(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
+def with_lazy_bits(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
     """An alias that shows its memory lazily conjugated or negated, or as it is; `tensor` if that does so."""
     if tensor.is_conj() != conj:
         tensor = tensor.conj()
@@ -20,17 +20,17 @@ def lazy(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
 
 def physical(tensor: Tensor) -> Tensor:
     """A detached alias that shows what is in memory."""
-    return lazy(tensor.detach(), False, False)
+    return with_lazy_bits(tensor.detach(), False, False)
 
 
-def seen_as(tensor: Tensor, where: Geometry) -> Tensor:
+def as_strided_view(tensor: Tensor, where: Geometry) -> Tensor:
     """A view of a tensor's storage with the geometry `where`; differentiable as far as dtypes allow."""
     if where.dtype != tensor.dtype:
-        tensor = lazy(tensor, False, False)
+        tensor = with_lazy_bits(tensor, False, False)
         stop = 0 if 0 in where.size else where.stop
-        if is_part(where.dtype, tensor.dtype):
+        if is_component_dtype(where.dtype, tensor.dtype):
             tensor = torch.view_as_real(tensor)
-        elif is_part(tensor.dtype, where.dtype):
+        elif is_component_dtype(tensor.dtype, where.dtype):
             tensor = torch.view_as_complex(tensor.as_strided((stop, 2), (2, 1), 0))
         else:
             # All of the storage up to there, as numbers of the one dtype, then of the other.
@@ -40,7 +40,7 @@ def seen_as(tensor: Tensor, where: Geometry) -> Tensor:
             if count * ours > tensor.untyped_storage().nbytes():
                 return _put_at(tensor, where)
             tensor = tensor.as_strided((count,), (1,), 0).view(where.dtype)
-    return lazy(tensor.as_strided(where.size, where.stride, where.offset), where.conj, where.neg)
+    return with_lazy_bits(tensor.as_strided(where.size, where.stride, where.offset), where.conj, where.neg)
 
 
 def _put_at(tensor: Tensor, where: Geometry) -> Tensor:
@@ -50,15 +50,15 @@ def _put_at(tensor: Tensor, where: Geometry) -> Tensor:
     there.set_(tensor.untyped_storage(), where.offset, where.size, where.stride)
     alias = tensor.detach()
     alias.data = there
-    return lazy(alias, where.conj, where.neg)
+    return with_lazy_bits(alias, where.conj, where.neg)
 
 
-def is_part(real: torch.dtype, number: torch.dtype) -> bool:
+def is_component_dtype(real: torch.dtype, number: torch.dtype) -> bool:
     """Whether `real` is the dtype of the real and imaginary parts of complex numbers of dtype `number`."""
     return number.is_complex and number.to_real() == real
 
 
-def reinterpreted(tensor: Tensor, dtype: torch.dtype, start: int, count: int) -> Tensor:
+def bitcast_view(tensor: Tensor, dtype: torch.dtype, start: int, count: int) -> Tensor:
     """A stretch of the storage that a tensor lies in as another dtype, flat, outside autograd: `count`
     elements of that dtype, the first of which is number `start`."""
     storage = tensor.untyped_storage()
@@ -71,7 +71,7 @@ def may_alias(op: op_queries.OpOverload) -> bool:
     return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or is_undeclared_view(op)
 
 
-def memory_root(node: fx.Node) -> fx.Node:
+def alias_root(node: fx.Node) -> fx.Node:
     """The value in whose memory another one may lie: where its views begin."""
     while True:
         made = node.args[0] if node.target is operator.getitem else node

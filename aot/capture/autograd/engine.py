@@ -25,7 +25,13 @@ from aot.errors import recording_refusals
 from aot.graph.value_meta import meta_of
 from aot.guards.dynamic_code import refused
 from aot.tensors.geometry import Geometry
-from aot.tensors.subclasses import Layout, is_wrapper, plain_parts, rewrapped, unwrapped_gradient
+from aot.tensors.subclasses import (
+    GradientLayout,
+    flatten_gradient,
+    inner_tensors,
+    is_wrapper,
+    unflatten_subclass,
+)
 from aot.torch_internals import autocast_state, autograd_graph, dispatcher, mode_stacks, tensor_impl
 
 
@@ -41,7 +47,7 @@ class Tangent:
 
     fake: Tensor
     nodes: tuple[fx.Node, ...]
-    layout: Layout
+    layout: GradientLayout
 
 
 @dataclass(slots=True)
@@ -172,14 +178,16 @@ class Engine:
         if coerce is not None and not exact:
             with self._recorder, dispatcher.trace_kernels_on(), torch.no_grad():
                 like = coerce()
-        meta, plain, shared = unwrapped_gradient(like)
+        meta, plain, shared = flatten_gradient(like)
         parts = [self._plain_tangent(one) for one in plain]
         with self._recorder, dispatcher.trace_kernels_on():
-            fake = rewrapped(meta, [part.fake for part in parts], shared)
+            fake = unflatten_subclass(meta, [part.fake for part in parts], shared)
         fake.requires_grad_(tracked)
-        meta, _, _ = unwrapped_gradient(fake)  # (It may say whether it requires grad.)
+        meta, _, _ = flatten_gradient(fake)  # (It may say whether it requires grad.)
         nodes = tuple(node for part in parts for node in part.nodes)
-        return Tangent(fake, nodes, Layout(tuple(w for part in parts for w in part.layout.wheres), meta))
+        return Tangent(
+            fake, nodes, GradientLayout(tuple(w for part in parts for w in part.layout.wheres), meta)
+        )
 
     def _plain_tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
         where = laid_out(like)
@@ -194,7 +202,7 @@ class Engine:
             with self._recorder, torch.no_grad():
                 fake = torch.ops.aten._efficientzerotensor(like.shape, dtype=like.dtype, device=like.device)
         fake.requires_grad_(tracked)
-        return Tangent(fake, (node,), Layout((where,)))
+        return Tangent(fake, (node,), GradientLayout((where,)))
 
     def run(self) -> None:
         """Record every segment.
@@ -255,7 +263,7 @@ class Engine:
             with mode_stacks.dispatch_modes_off(), torch.no_grad():
                 for gradient in gradients:
                     if gradient is not None:
-                        nodes.extend(self._recorder.read(part) for part in plain_parts(gradient))
+                        nodes.extend(self._recorder.read(part) for part in inner_tensors(gradient))
 
         return hook
 
@@ -306,7 +314,7 @@ class Engine:
                     continue
                 known = found.get(target)
                 found[target] = gradient if known is None else known + gradient
-                for part in plain_parts(found[target]):
+                for part in inner_tensors(found[target]):
                     self._recorder.state(part).held = True
                 passed[i] = None
                 if isinstance(target, EntranceEdge):

@@ -28,7 +28,7 @@ from aot.errors import UnsupportedOperation
 from aot.graph.purity import has_effect
 from aot.graph.value_meta import Recipe, meta_of
 from aot.ops.classify import acts, operation_of
-from aot.tensors.constants import key_of as key_of_constant
+from aot.tensors.constants import constant_key as key_of_constant
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import is_wrapper
 from aot.tensors.views import may_alias

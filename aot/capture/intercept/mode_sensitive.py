@@ -21,7 +21,7 @@ from torch import Tensor
 
 from aot.capture.intercept.patches import unwatched
 from aot.errors import DoubleBackwardUnsupported
-from aot.tensors.version_counters import detached_in_place
+from aot.tensors.version_counters import detached_in_place_error
 from aot.torch_internals import autograd_graph, dispatcher, op_queries
 
 aten = torch.ops.aten
@@ -61,7 +61,7 @@ def _saved(ctx: Any) -> tuple[Tensor, Tensor]:
     # (What Python's functions save, autograd gives back although it was detached.)
     given = None if ctx.given is None else ctx.given()
     if given is not None and given.grad_fn is None:
-        raise detached_in_place()
+        raise detached_in_place_error()
     given, result = ctx.saved_tensors
     return given, result
 

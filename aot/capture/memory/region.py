@@ -18,7 +18,7 @@ from aot.capture.memory.view_ops import ViewStep, apply_step, invert_step, same_
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import is_contiguous
 from aot.tensors.geometry import Geometry, is_dense
-from aot.tensors.views import memory_root
+from aot.tensors.views import alias_root
 
 aten = torch.ops.aten
 
@@ -158,7 +158,7 @@ class Contents:
     def _start(self, where: Geometry) -> int | None:
         """At which byte of its memory the value of `where` begins, if that is known."""
         node = self._nodes[where]
-        if memory_root(node) is node:
+        if alias_root(node) is node:
             return self._builder.offsets.get(node, 0) * where.dtype.itemsize
         if node.target is aten.as_strided.default and len(node.args) > 3:
             offset = node.args[3]
@@ -378,7 +378,7 @@ class Contents:
     def _even(self, node: fx.Node) -> fx.Node:
         """The same value in a storage that holds a whole number of elements, as torch's scatters want it, and
         which begins where it does: what was shown of an argument before it was written to need not."""
-        root = memory_root(node)
+        root = alias_root(node)
         if self._builder.offsets.get(root, 0):
             return self._builder.emit(aten.clone.default, node)
         if root.op == "placeholder":

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from torch import Tensor
 
 from aot.errors import EscapedTensor
-from aot.tensors.subclasses import is_wrapper, plain_parts
+from aot.tensors.subclasses import inner_tensors, is_wrapper
 from aot.torch_internals import plain_fakes, tensor_impl
 
 _YOUNG = 1  # the oldest generation that a collection of young objects looks at
@@ -129,7 +129,7 @@ def _wrapper(referrer: object) -> Tensor | None:
     owners = gc.get_referrers(referrer) if isinstance(referrer, dict) else [referrer]
     for owner in owners:
         own = isinstance(owner, Tensor) and (referrer is owner or referrer is vars(owner))
-        if own and is_wrapper(owner) and all(map(plain_fakes.is_fake, plain_parts(owner))):
+        if own and is_wrapper(owner) and all(map(plain_fakes.is_fake, inner_tensors(owner))):
             assert isinstance(owner, Tensor)
             return owner
     return None

@@ -47,7 +47,7 @@ from aot.ops.classify import (
 )
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import is_wrapper
-from aot.tensors.symbolic_sizes import Symbols
+from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.tensors.views import is_undeclared_view
 from aot.torch_internals import (
     ambient_state,
@@ -94,7 +94,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         lifetimes: Lifetimes,
         inference: bool = False,
         functionalize_rng: bool = False,
-        symbols: Symbols | None = None,
+        symbols: SymbolicSizes | None = None,
         mode: torch_fakes.FakeTensorMode | None = None,
     ) -> None:
         super().__init__(lifetimes, inference, functionalize_rng, symbols, mode)

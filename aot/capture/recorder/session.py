@@ -33,7 +33,7 @@ from aot.graph.value_meta import Number, Recipe, lookup
 from aot.ops.call_targets import by_name
 from aot.ops.classify import LEAVE_ROOM, acts, call_on_clones, may_raise, operation_of
 from aot.tensors.geometry import Geometry, geometry
-from aot.tensors.symbolic_sizes import Symbols, has_symbols
+from aot.tensors.symbolic_sizes import SymbolicSizes, has_symbols
 from aot.torch_internals import (
     autograd_graph,
     mode_stacks,
@@ -84,7 +84,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         lifetimes: Lifetimes,
         inference: bool = False,
         functionalize_rng: bool = False,
-        symbols: Symbols | None = None,
+        symbols: SymbolicSizes | None = None,
         mode: torch_fakes.FakeTensorMode | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

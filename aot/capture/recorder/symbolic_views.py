@@ -17,7 +17,7 @@ from aot.capture.intercept.symints import shown_as_numbers
 from aot.graph.shape_inference import typed_refusals
 from aot.ops.classify import Kind, classify
 from aot.tensors.geometry import geometry
-from aot.tensors.symbolic_sizes import Symbols, fixed, has_symbols
+from aot.tensors.symbolic_sizes import SymbolicSizes, has_symbols, specialize_sizes
 from aot.tensors.views import may_alias
 from aot.torch_internals import autograd_state, dispatcher, mode_stacks, plain_fakes, tensor_impl, torch_fakes
 
@@ -25,15 +25,15 @@ aten = torch.ops.aten
 
 # What code that takes no symbols asks a tensor for.
 ASKS_FOR_NUMBERS = {
-    aten.size.default: lambda tensor: fixed(tuple(tensor.shape)),
-    aten.stride.default: lambda tensor: fixed(tensor.stride()),
-    aten.storage_offset.default: lambda tensor: fixed(tensor.storage_offset()),
-    aten.numel.default: lambda tensor: fixed(tensor.numel()),
+    aten.size.default: lambda tensor: specialize_sizes(tuple(tensor.shape)),
+    aten.stride.default: lambda tensor: specialize_sizes(tensor.stride()),
+    aten.storage_offset.default: lambda tensor: specialize_sizes(tensor.storage_offset()),
+    aten.numel.default: lambda tensor: specialize_sizes(tensor.numel()),
 }
 
 
 @contextlib.contextmanager
-def viewing(symbols: Symbols | None) -> Iterator[None]:
+def viewing(symbols: SymbolicSizes | None) -> Iterator[None]:
     """What a trace, and what looks at its tensors, runs in."""
     if symbols is None:
         yield
@@ -45,7 +45,7 @@ def viewing(symbols: Symbols | None) -> Iterator[None]:
 class Viewing(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While this is on, memoryless tensors may have symbols for sizes."""
 
-    def __init__(self, symbols: Symbols) -> None:
+    def __init__(self, symbols: SymbolicSizes) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._mode = symbols.mode
 

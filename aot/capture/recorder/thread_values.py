@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import lookup
-from aot.tensors.symbolic_sizes import Computed, fixed
+from aot.tensors.symbolic_sizes import Computed, specialize_sizes
 from aot.tensors.version_counters import version_of
 from aot.torch_internals import plain_fakes, pytree, rng
 
@@ -84,12 +84,12 @@ class Answers:
     def _given(self, argument: Any) -> Any:
         if isinstance(argument, fx.Node):
             return self._values[argument]
-        return fixed(argument.value) if isinstance(argument, Computed) else argument
+        return specialize_sizes(argument.value) if isinstance(argument, Computed) else argument
 
     def _evaluate(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
             meta = lookup(self._builder.metas[node])  # type: ignore[arg-type]
-            size, stride = fixed(meta.size), fixed(meta.stride)
+            size, stride = specialize_sizes(meta.size), specialize_sizes(meta.stride)
             ones = torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device)
             return ones.fill_(1)
         if node.op == "get_attr":

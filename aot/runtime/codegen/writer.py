@@ -12,7 +12,7 @@ from aot.analysis.effect_summary import AliasRoot, Change, Memory, View, Wrapper
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.view_ops import Mode, ViewStep
 from aot.tensors.geometry import Geometry
-from aot.tensors.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta, has_names
+from aot.tensors.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta, has_nested_ints
 from aot.tensors.symbolic_sizes import has_symbols, source_of
 from aot.torch_internals import op_queries
 
@@ -143,7 +143,8 @@ def rewrapped(
     inner = ", ".join(names)
     make = writer.name("unflatten", meta.kind.__tensor_unflatten__)
     size, stride = (
-        writer.name("numbers", n) if has_names(n) else writer.literal(n) for n in (meta.size, meta.stride)
+        writer.name("numbers", n) if has_nested_ints(n) else writer.literal(n)
+        for n in (meta.size, meta.stride)
     )
     return f"{make}({{{inner}}}, {writer.literal(meta.context)}, torch.Size({size}), {stride})"
 

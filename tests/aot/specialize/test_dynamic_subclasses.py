@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 
 import aot
 from aot import errors
-from aot.tensors.subclasses import is_wrapper, unwrapped
+from aot.tensors.subclasses import flatten_subclass, is_wrapper
 from tests.support.agreement import assert_each_agrees, assert_same_call, checking_nop, leaf, values
 from tests.support.aot.subclasses import Masked, Scaled
 
@@ -122,7 +122,7 @@ def test_views_and_second_derivatives_of_wrapper_subclasses_of_any_size(wrapper:
     for n, m in SIZES:
         for one, other in zip(told(f, n, m), told(compiled, n, m), strict=True):
             assert type(one) is type(other) and one.shape == other.shape and one.stride() == other.stride()
-            both = [unwrapped(t)[1] if is_wrapper(t) else [t] for t in (one, other)]
+            both = [flatten_subclass(t)[1] if is_wrapper(t) else [t] for t in (one, other)]
             torch.testing.assert_close(*both)
     assert len(compiled.specializations) == 1
 
@@ -167,7 +167,7 @@ def test_gradients_of_another_type_of_any_size(result: str, tangent: str, second
     for n, m in SIZES:
         for one, other in zip(told(f, n, m), told(compiled, n, m), strict=True):
             assert type(one) is type(other) and one.shape == other.shape
-            both = [unwrapped(t)[1] if is_wrapper(t) else [t] for t in (one, other)]
+            both = [flatten_subclass(t)[1] if is_wrapper(t) else [t] for t in (one, other)]
             torch.testing.assert_close(*both)
     assert len(compiled.specializations) == 1
 
@@ -186,7 +186,7 @@ def test_formulas_that_ask_a_wrapper_subclass_for_numbers(function: Any) -> None
     def told(function: Callable[..., Any], n: int) -> list[Any]:
         x = TwoTensor(values(n, 4), values(n, 4, start=2)).requires_grad_()
         first = torch.autograd.grad(function(x).sum(), x, create_graph=True)
-        return [*unwrapped(*first)[1], *unwrapped(*torch.autograd.grad(first[0].sum(), x))[1]]
+        return [*flatten_subclass(*first)[1], *flatten_subclass(*torch.autograd.grad(first[0].sum(), x))[1]]
 
     compiled = aot.aot_function(function, checking_nop, dynamic=True)
     torch.testing.assert_close(told(compiled, 3), told(function, 3))
@@ -242,7 +242,7 @@ def test_parameters_that_are_wrapper_subclasses() -> None:
             module.zero_grad()
             run(values(n, 4)).sum().backward()
             assert module.weight.grad is not None
-            gradients.append(unwrapped(module.weight.grad)[1])
+            gradients.append(flatten_subclass(module.weight.grad)[1])
         torch.testing.assert_close(*gradients)
 
 
