@@ -111,7 +111,7 @@ def key_of(
         raise Uncacheable("stack traces")
     if arguments.metas:
         raise Uncacheable("a tensor subclass")
-    if function_modes.are_aside() or mode_stacks.is_any_mode_on():
+    if function_modes.has_modes_aside() or mode_stacks.is_any_mode_on():
         raise Uncacheable("a mode that is on")
     require_methods_of_torch()
     front = _Front(places)

@@ -26,7 +26,7 @@ from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.subclass_inputs import WrapperEntry
 from aot.capture.trace_result import Primal
-from aot.guards.dynamic_code import refused
+from aot.guards.dynamic_code import dynamic_code_refused
 from aot.guards.process_settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import check_base_relations, check_view_histories
@@ -148,7 +148,7 @@ def run_once(
                 ),
                 dispatcher.trace_kernels_on(),
                 recorder,
-                refused(),
+                dynamic_code_refused(),
                 _inference_mode(inference, grad),
             ):
                 with recorder.threads.watched(lambda: _values(primals, arguments.tensors)):

@@ -22,7 +22,7 @@ from aot.frontends.module import CompiledModule
 from aot.graph.effect_tokens import threaded
 from aot.graph.purity import eliminate_dead_code
 from aot.graph.value_meta import meta_of
-from aot.guards.tracker import Noted
+from aot.guards.tracker import GuardTracker
 from aot.ops.classify import call_on_clones
 from aot.partition.default import default_partition
 from aot.specialize.call import Arguments
@@ -149,7 +149,7 @@ class _Export(CompiledModule):
         flat: Callable[[list[Any]], Any],
         casts: Casting,
         lifetimes: Lifetimes,
-        noted: Noted,
+        noted: GuardTracker,
         inference: bool,
         symbols: SymbolicSizes | None,
         slot: Slot | None,

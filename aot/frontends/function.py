@@ -30,7 +30,7 @@ from aot.graph.symint_inputs import numbered
 from aot.guards import function_modes
 from aot.guards.guard import Guards
 from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
-from aot.guards.tracker import Noted
+from aot.guards.tracker import GuardTracker
 from aot.partition.default import default_partition
 from aot.pipeline.artifact import Blueprint
 from aot.pipeline.gc_pause import young_garbage_only
@@ -219,13 +219,13 @@ class CompiledFunction:
         if runs_as_it_is():
             return self.__wrapped__(*args, **kwargs)
         if function_modes.are_on():
-            with function_modes.set_aside(for_good=not self.asks_modes):
+            with function_modes.without_user_modes(for_good=not self.asks_modes):
                 return self._answer(args, kwargs)
         return self._answer(args, kwargs)
 
     def _answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, tree, flat = self._flattened(args, kwargs)
-        if not (flat or function_modes.aside()):  # the tests of those take it that no mode is on
+        if not (flat or function_modes.modes_aside()):  # the tests of those take it that no mode is on
             for one in self._recognitions.newest_first:
                 if one.tree == tree and not one.flat:
                     result = one.answer(leaves)
@@ -243,7 +243,7 @@ class CompiledFunction:
         else:
             specialization, tensors = found
         if found is not None and not (
-            function_transforms.are_tensors_transformed() or function_modes.aside()
+            function_transforms.are_tensors_transformed() or function_modes.modes_aside()
         ):
             self._note(tree, flat, arguments, specialization)
         if specialization.backwards:  # whose nodes ask nothing of transforms
@@ -279,7 +279,7 @@ class CompiledFunction:
         Raises:
             Unsupported: see `aot.errors`.
         """
-        with function_modes.set_aside(for_good=not self.asks_modes):
+        with function_modes.without_user_modes(for_good=not self.asks_modes):
             leaves, tree, _ = self._flattened(args, kwargs)
             arguments = take_apart(leaves)
             key = self._key(tree, arguments)
@@ -339,7 +339,11 @@ class CompiledFunction:
                 casts = casts.differing(difference, arguments)
 
     def _key(self, tree: Hashable, arguments: Arguments) -> Key:
-        around = (*ambient_state.current_key(), function_modes.key(), self._attributes.key(arguments.all))
+        around = (
+            *ambient_state.current_key(),
+            function_modes.modes_key(),
+            self._attributes.key(arguments.all),
+        )
         return tree, arguments.key, around
 
     def _without_sizes(self, key: Key, arguments: Arguments) -> object:
@@ -465,11 +469,13 @@ class CompiledFunction:
 
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = pytree.tree_unflatten(leaves[: spec.num_leaves], spec)
-            with unchanged((args, kwargs)), function_modes.restored():
+            with unchanged((args, kwargs)), function_modes.modes_restored():
                 return self.__wrapped__(*args, **kwargs)
 
         lifetimes = Lifetimes()
-        noted = Noted(self.__wrapped__, *function_modes.aside(), runs=True, in_places=self._in_places)
+        noted = GuardTracker(
+            self.__wrapped__, *function_modes.modes_aside(), runs=True, in_places=self._in_places
+        )
         noted.follow_attributes(arguments.all)
         self._attributes |= noted.attribute_names
         plain = self._attributes.none_of(arguments.all)
@@ -485,13 +491,13 @@ class CompiledFunction:
             specialization = noted.within_context(
                 self._trace, flat, casts, lifetimes, noted, inference, symbols, slot
             )
-            noted.surroundings.put_back()
+            noted.reachable_objects.restore_module_caches()
             if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
-                lifetimes.check_stored(noted.surroundings.stored)
+                lifetimes.check_stored(noted.reachable_objects.find_stored)
             else:  # as in `forget`
-                lifetimes.check(noted.surroundings.stored)
+                lifetimes.check(noted.reachable_objects.find_stored)
         except BaseException:
-            noted.surroundings.put_back()
+            noted.reachable_objects.restore_module_caches()
             if noted.changes.once:  # and so have stayed
                 noted.put_back()
             lifetimes.reserve()
@@ -511,7 +517,7 @@ class CompiledFunction:
         flat: Callable[[list[Any]], Any],
         casts: Casting,
         lifetimes: Lifetimes,
-        noted: Noted,
+        noted: GuardTracker,
         inference: bool,
         symbols: SymbolicSizes | None,
         slot: Slot | None,
@@ -567,7 +573,7 @@ class CompiledFunction:
         flat: Callable[[list[Any]], Any],
         casts: Casting,
         lifetimes: Lifetimes,
-        noted: Noted,
+        noted: GuardTracker,
         inference: bool,
         symbols: SymbolicSizes | None,
     ) -> Recorded:
@@ -623,13 +629,13 @@ class CompiledFunction:
             with tracing():
                 if not levels:
                     lifetimes = Lifetimes()
-                    noted = Noted(self.__wrapped__, runs=True, in_places=self._in_places)
+                    noted = GuardTracker(self.__wrapped__, runs=True, in_places=self._in_places)
                     try:
                         with ambient(), autograd_state.plain_autograd():
                             recorded = self._record(flat, casts, lifetimes, noted, False, None)
                     finally:
                         self._traced()
-                        noted.surroundings.put_back()
+                        noted.reachable_objects.restore_module_caches()
                         lifetimes.reserve()
                     if not slot.holds(recorded.blueprint):
                         raise errors.DoubleBackwardUnsupported(
@@ -716,9 +722,9 @@ class CompiledFunction:
         """What the function and its backward run in while they are recorded."""
         return contextlib.nullcontext()
 
-    def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], Noted]:
+    def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], GuardTracker]:
         """What tells, at a backward, what its Python reads: of `scripts`, and `modules` that they got."""
-        return lambda: Noted(*scripts, *modules)
+        return lambda: GuardTracker(*scripts, *modules)
 
     @property
     def _in_places(self) -> Callable[[], Iterable[tuple[Any, Any]]] | None:

@@ -20,7 +20,7 @@ from aot import cache, errors
 from aot.backends.compilers import Compiler
 from aot.capture.cast_inputs import Casting
 from aot.frontends.function import CompiledFunction, Partitioner, Specialization, runs_as_it_is
-from aot.guards.tracker import Noted
+from aot.guards.tracker import GuardTracker
 from aot.partition.default import default_partition
 from aot.specialize.call import Arguments, are_leaves
 from aot.specialize.inline_cache import calling
@@ -192,7 +192,7 @@ class CompiledModule(CompiledFunction):
         )
         return cache.slot_of(folder, self.module, places_of(self.module), casts.arguments, spec, options)
 
-    def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], Noted]:
+    def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], GuardTracker]:
         if not scripts:
             return super()._look(scripts, modules)
         stand_ins = self._stand_ins
@@ -242,7 +242,7 @@ class CompiledModule(CompiledFunction):
             )
 
 
-class _NotedOfModule(Noted):
+class _NotedOfModule(GuardTracker):
     """What a backward reads that is recorded again, with stand-ins in the module."""
 
     def __init__(self, recording: Callable[[], contextlib.AbstractContextManager[None]], *roots: Any) -> None:

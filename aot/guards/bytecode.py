@@ -15,7 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 
-from aot.guards.computed_attributes import Asked, asked_by, names_asked, within
+from aot.guards.computed_attributes import (
+    ComputedAccess,
+    as_seen_from_outer,
+    computed_accesses,
+    constant_names,
+)
 
 KINDS = ("names", "cells", "attributes")
 # Methods of containers and variables that tell nothing of what was there.
@@ -60,14 +65,14 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class CodeReads:
     """What a code object, and those of the functions and comprehensions in it, may read.
 
     Attributes:
         names: of globals, or else of builtins.
         cells: of variables of enclosing functions.
         attributes: of whatever objects.
-        asked: of which objects attributes are read under names that the code computes.
+        computed: of which objects attributes are read under names that the code computes.
         modules: what it imports: the level and the name.
         writes: how names are written: which of `KINDS` they are, the name, and a method of `WRITES`, ``[]``
             for an entry that is stored, ``[]=`` for one that is updated, an operator as ``+=``, or ``=``.
@@ -76,7 +81,7 @@ class Reads:
     names: Names
     cells: Names
     attributes: Names
-    asked: frozenset[Asked]
+    computed: frozenset[ComputedAccess]
     modules: frozenset[tuple[int, str]]
     writes: frozenset[tuple[str, str, str]]
 
@@ -92,14 +97,14 @@ def is_compiler(module: object) -> bool:
 
 
 @functools.lru_cache(maxsize=8192)
-def reads_of(code: CodeType) -> Reads:
+def analyze_code(code: CodeType) -> CodeReads:
     """What the code may read."""
     found: dict[str, tuple[set[str], set[str]]] = {k: (set(), set()) for k in KINDS}
     modules: set[tuple[int, str]] = set()
     writes: set[tuple[str, str, str]] = set()
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
-    asked = set(asked_by(code, instructions))
-    found["attributes"][0].update(names_asked(instructions))
+    asked = set(computed_accesses(code, instructions))
+    found["attributes"][0].update(constant_names(instructions))
     for kind, opnames in zip(KINDS, (_GLOBALS, _CELLS, _ATTRIBUTES), strict=True):
         at = [i for i, one in enumerate(instructions) if one.opname in opnames]
         for name in {instructions[i].argval for i in at}:
@@ -121,16 +126,16 @@ def reads_of(code: CodeType) -> Reads:
         writes |= _stored(code, instructions)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            inner = reads_of(constant)
+            inner = analyze_code(constant)
             for kind in found:
                 names: Names = getattr(inner, kind)
                 found[kind][0].update(names.read)
                 found[kind][1].update(names.written)
-            asked |= {within(code, one) for one in inner.asked}
+            asked |= {as_seen_from_outer(code, one) for one in inner.computed}
             modules |= inner.modules
             writes |= inner.writes
     told = {k: Names(frozenset(read), frozenset(written - read)) for k, (read, written) in found.items()}
-    return Reads(**told, asked=frozenset(asked), modules=frozenset(modules), writes=frozenset(writes))
+    return CodeReads(**told, computed=frozenset(asked), modules=frozenset(modules), writes=frozenset(writes))
 
 
 def all_names(code: CodeType) -> Iterator[str]:

@@ -12,7 +12,7 @@ from aot.errors import UnsupportedOperation
 
 
 @contextlib.contextmanager
-def told(begins: Callable[[FrameType], None]) -> Iterator[None]:
+def calls_traced(begins: Callable[[FrameType], None]) -> Iterator[None]:
     """While this lasts, `begins` gets every frame of this thread before its first instruction; what it raises
     comes out of the call.
 
@@ -42,9 +42,9 @@ def told(begins: Callable[[FrameType], None]) -> Iterator[None]:
         install(None)
 
 
-def within(code: CodeType) -> Iterator[CodeType]:
+def nested_code(code: CodeType) -> Iterator[CodeType]:
     """A code object, and those of the functions, classes and comprehensions in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from within(constant)
+            yield from nested_code(constant)

@@ -7,15 +7,15 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from aot.guards.bytecode import all_names, is_library, reads_of
-from aot.guards.computed_attributes import Asked
+from aot.guards.bytecode import all_names, analyze_code, is_library
+from aot.guards.computed_attributes import ComputedAccess
 
 CALLED = frozenset(
     ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__", "__contains__", "forward")
 )
 
 
-class Classes:
+class ClassSummaries:
     """What is known of classes while the same attributes and the same code count.
 
     Args:
@@ -28,7 +28,7 @@ class Classes:
         self._counts = counts
         self._libraries: dict[type, frozenset[str]] = {}
         self._slots: dict[type, tuple[str, ...]] = {}
-        self._asked: dict[type, tuple[Asked, ...]] = {}
+        self._computed: dict[type, tuple[ComputedAccess, ...]] = {}
 
     def read_by_libraries(self, cls: type) -> frozenset[str]:
         """What code of libraries may read of an instance, if it is called by the names that count."""
@@ -48,9 +48,9 @@ class Classes:
             )
         return self._slots[cls]
 
-    def asked(self, cls: type) -> tuple[Asked, ...]:
+    def computed_accesses(self, cls: type) -> tuple[ComputedAccess, ...]:
         """What methods ask of an instance under names that they compute."""
-        if cls not in self._asked:
+        if cls not in self._computed:
             functions = [
                 function
                 for base in cls.__mro__
@@ -58,9 +58,9 @@ class Classes:
                 for function in vars(base).values()
                 if isinstance(function, types.FunctionType) and self._counts(function)
             ]
-            asked = (one for function in functions for one in reads_of(function.__code__).asked)
-            self._asked[cls] = tuple(one for one in asked if one.start == "first")
-        return self._asked[cls]
+            asked = (one for function in functions for one in analyze_code(function.__code__).computed)
+            self._computed[cls] = tuple(one for one in asked if one.start == "first")
+        return self._computed[cls]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -31,21 +31,21 @@ import torch
 from torch import Tensor
 
 from aot.errors import UnsupportedOperation
-from aot.guards.bytecode import OPTIONAL, WRITES, Names, is_compiler, is_library, reads_of
-from aot.guards.classes import Classes
-from aot.guards.containers import SEQUENCES, raw
-from aot.guards.guard import MISSING, Guard, Guards, Kind, compile_guards, contents, guard, names_of
+from aot.guards.bytecode import OPTIONAL, WRITES, Names, analyze_code, is_compiler, is_library
+from aot.guards.classes import ClassSummaries
+from aot.guards.containers import SEQUENCES, builtin_view
+from aot.guards.guard import MISSING, Guard, GuardKind, Guards, compile_guards, contents, guard, names_of
 from aot.guards.introspection import content_of, has_memory, namespace_of
 from aot.guards.opaque_state import (
     QUEUES,
     gradient_of,
     has_state,
-    held_by,
-    likeness,
+    observable_content,
     parts_of,
     state_of,
+    tensor_likeness,
 )
-from aot.guards.reachable import Surroundings
+from aot.guards.reachable import ReachableObjects
 from aot.guards.side_effects import Writable
 from aot.tensors.constants import CONSTANTS
 from aot.tensors.tensor_attributes import AttributeNames
@@ -75,7 +75,9 @@ class TooMuchCode(Exception):
     """There is more code than can be looked through; it says so as a refusal would."""
 
 
-def guards_of(*roots: Any, called: Collection[types.CodeType] | None = None) -> tuple[Guards, Surroundings]:
+def collect_guards(
+    *roots: Any, called: Collection[types.CodeType] | None = None
+) -> tuple[Guards, ReachableObjects]:
     """Note what the Python of functions may read besides its arguments, starting there and at other objects.
 
     Args:
@@ -90,23 +92,23 @@ def guards_of(*roots: Any, called: Collection[types.CodeType] | None = None) -> 
         >>> guards.hold(), scale.update(by=3.0), guards.hold()
         (True, None, False)
     """
-    walk = Walk(called)
-    walk.go(*roots)
-    return walk.guards(), walk.surroundings()
+    walk = GuardCollector(called)
+    walk.collect(*roots)
+    return walk.guards(), walk.reachable_objects()
 
 
 def _module_of(value: type | types.ModuleType) -> str | None:
     return value.__module__ if isinstance(value, type) else value.__name__
 
 
-class Walk:
+class GuardCollector:
     """A walk, which goes on from where it was when more is to be looked at.
 
     More attributes count as more code is found that reads attributes. Only what has one of the new names, or
     otherwise depends on them, is looked at again then.
 
     Args:
-        called: see `guards_of`; functions of other code wait until they are `called`.
+        called: see `collect_guards`; functions of other code wait until they are `called`.
     """
 
     def __init__(self, called: Collection[types.CodeType] | None = None) -> None:
@@ -116,12 +118,12 @@ class Walk:
         # there are no others (`ANY` stands for all objects); and both with what was found since.
         self._names, self._attributes = Names(), Names()
         self._whole, self._opened = dict[int, bool](), dict[int, bool]()
-        self._guards: dict[tuple[int, Kind, str], Guard] = {}
+        self._guards: dict[tuple[int, GuardKind, str], Guard] = {}
         self._objects: list[tuple[str, Any]] = []
         self._tensors: dict[int, tuple[str, weakref.ref[Tensor]]] = {}
         self._caches: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
-        self._unread: dict[tuple[int, Kind, str], Guard] = {}
-        self._written: dict[tuple[int, Kind, str], tuple[str, Any]] = {}
+        self._unread: dict[tuple[int, GuardKind, str], Guard] = {}
+        self._written: dict[tuple[int, GuardKind, str], tuple[str, Any]] = {}
         self._writes: set[tuple[str, str, str]] = set()
         self._seen: set[int] = set()
         self._ordinary: set[type] = set()  # classes of which objects are nothing but that
@@ -134,20 +136,20 @@ class Walk:
         self._late: tuple[str, frozenset[str]] | None = None
         self._forget()
 
-    def go(self, *roots: Any, late: str | None = None) -> None:
+    def collect(self, *roots: Any, late: str | None = None) -> None:
         """Walk from there as far as it leads; `late` says why, if the function is running already.
 
         Raises:
-            TooMuchCode: see `guards_of`.
+            TooMuchCode: see `collect_guards`.
             UnsupportedOperation: what is found to be read now has the name of what the function writes to.
         """
         self._late = None if late is None else (late, self._names.written)
         for root in roots:
             self._reach(root, getattr(root, "__name__", type(root).__name__))
-        self._settle()
+        self._run_to_fixed_point()
 
     def call(self, codes: Collection[types.CodeType], late: str) -> None:
-        """Look through code that is about to be called; as `go`."""
+        """Look through code that is about to be called; as `collect`."""
         assert self._called is not None
         self._called.update(codes)
         self._late = late, self._names.written
@@ -155,10 +157,10 @@ class Walk:
         for code in codes:
             for value, path in self._waiting.pop(code, ()):
                 self._visit(value, path)
-            if any(one.start == "first" for one in reads_of(code).asked):
+            if any(one.start == "first" for one in analyze_code(code).computed):
                 for value, path in tuple(self._by_name):
                     self._named(value, path)
-        self._settle()
+        self._run_to_fixed_point()
 
     def guards(self, more: Collection[Guard] = ()) -> Guards:
         """All that was noted, and `more`."""
@@ -170,14 +172,14 @@ class Walk:
                 unions[key] = frozenset(filter(str.isidentifier, frozenset[str]().union(*parts)))
             if unions[key]:
                 where = f"a new name in {path or 'the globals'}"
-                every.append(guard(where, Kind.ABSENT, space, "", unions[key]))
+                every.append(guard(where, GuardKind.ABSENT, space, "", unions[key]))
         guards = tuple(sorted(every, key=lambda guard: guard.kind))
         return Guards(guards, compile_guards(guards))
 
-    def surroundings(self) -> Surroundings:
+    def reachable_objects(self) -> ReachableObjects:
         """What it has come to."""
         caches = (cache for cache in self._caches.values() if cache[1] not in self._names.read)
-        return Surroundings(tuple(self._objects), tuple(caches))
+        return ReachableObjects(tuple(self._objects), tuple(caches))
 
     def writable(self) -> Writable:
         """What the functions may change of what it has come to."""
@@ -217,7 +219,7 @@ class Walk:
             torch_namespaces.LEGACY_TYPE_IDS
         )
 
-    def _settle(self) -> None:
+    def _run_to_fixed_point(self) -> None:
         while True:
             while self._ahead:
                 self._visit(*self._ahead.popleft())
@@ -263,7 +265,7 @@ class Walk:
     def _forget(self) -> None:
         """What is known of classes depends on which attributes count, and which code is called."""
         self._wanted = self._names.read | self._names.written
-        self._classes = Classes(self._names.read, self._counts)
+        self._classes = ClassSummaries(self._names.read, self._counts)
         self._others_of: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}
 
     def _space_of(self, cls: type) -> Mapping[str, Any]:
@@ -276,7 +278,7 @@ class Walk:
         if isinstance(value, Tensor):  # (which nothing here keeps alive, and its id)
             if not plain_fakes.is_fake(value):  # of a trace
                 self._tensors[id(value)] = path, weakref.ref(value)
-                self._guard(path, Kind.LIKENESS, weakref.ref(value), "", likeness(value))
+                self._guard(path, GuardKind.LIKENESS, weakref.ref(value), "", tensor_likeness(value))
                 self._gradient(path, value)
                 self._given(path, value)
             return
@@ -290,7 +292,7 @@ class Walk:
     def _gradient(self, path: str, tensor: Tensor) -> None:
         """Note the gradient that a tensor holds, if the code on the way reads one of anything."""
         if "grad" in self._names.read:
-            self._guard(f"{path}.grad", Kind.GRADIENT, weakref.ref(tensor), "grad", gradient_of(tensor))
+            self._guard(f"{path}.grad", GuardKind.GRADIENT, weakref.ref(tensor), "grad", gradient_of(tensor))
 
     def _given(self, path: str, tensor: Tensor) -> None:
         """Note the Python attributes that a tensor was given."""
@@ -303,7 +305,7 @@ class Walk:
             if (tensor := reference()) is not None:
                 yield path, tensor
 
-    def _guard(self, path: str, kind: Kind, owner: Any, name: str, expected: Any) -> None:
+    def _guard(self, path: str, kind: GuardKind, owner: Any, name: str, expected: Any) -> None:
         place = id(owner), kind, name
         if place in self._guards:
             return
@@ -359,7 +361,7 @@ class Walk:
             else:
                 self._objects.append((path, value.__self__))
                 called = f"{value.__name__}()"  # no name of a variable
-                self._written[id(value), Kind.ENTRY, called] = path, value.__self__
+                self._written[id(value), GuardKind.ENTRY, called] = path, value.__self__
                 self._writes.add(("attributes", called, value.__name__))
         elif isinstance(value, types.MethodType):
             self._reach(value.__func__, path)
@@ -373,9 +375,9 @@ class Walk:
             elif not self._counts(value.__func__):
                 self._waiting.setdefault(value.__func__.__code__, []).append((value, path))
             else:
-                for asked in reads_of(value.__func__.__code__).asked:
+                for asked in analyze_code(value.__func__.__code__).computed:
                     if asked.start == "first":  # a class, or whatever it is called with
-                        self._open(MISSING, (), asked.absent)
+                        self._read_all_attributes_of(MISSING, (), asked.absent)
             self._reach(value.__func__, path)
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
             names = (
@@ -392,18 +394,18 @@ class Walk:
             self._contained(vars(value)["_data"], path)
         elif isinstance(value, ContextVar):
             content = value.get(MISSING)
-            self._guard(f"{path}.get()", Kind.CONTEXT, value, "", content)
+            self._guard(f"{path}.get()", GuardKind.CONTEXT, value, "", content)
             self._reach(content, f"{path}.get()")
         elif isinstance(value, _REFERENCES):
             self._note_by_name(value, path)
         elif isinstance(value, (UserDict, UserList, ChainMap)):
             name = "maps" if isinstance(value, ChainMap) else "data"
-            self._guard(path, Kind.ATTRIBUTE, value, name, getattr(value, name))
+            self._guard(path, GuardKind.ATTRIBUTE, value, name, getattr(value, name))
             self._reach(getattr(value, name), path)
             self._note_by_name(value, path)
         else:
             if has_state(value):
-                self._guard(f"the state of {path}", Kind.STATE, value, "", state_of(value))
+                self._guard(f"the state of {path}", GuardKind.STATE, value, "", state_of(value))
                 for part in parts_of(value):
                     self._reach(part, path)
             elif isinstance(value, (*_CONTAINERS, torch.nn.Module)):
@@ -418,9 +420,9 @@ class Walk:
     def _referred(self, reference: Callable[[], Any], where: str, path: str) -> None:
         """A weak reference: what is behind it is not kept alive by a guard."""
         names, ahead = self._wanted | _REGISTRIES, dict[int, Any]()
-        seen = functools.partial(held_by, names=names)
+        seen = functools.partial(observable_content, names=names)
         how = f"by {len(names)} names"
-        self._guard(where, Kind.REFERRED, reference, how, (seen, seen(reference(), objects=ahead)))
+        self._guard(where, GuardKind.REFERRED, reference, how, (seen, seen(reference(), objects=ahead)))
         for value in ahead.values():
             self._reach(value if callable(value) and not namespace_of(value) else type(value), path)
 
@@ -443,13 +445,13 @@ class Walk:
                 f"the function reaches more than {MOST_FUNCTIONS} others by what it reads (as {path}): too "
                 f"many to look through; name what it needs, where it calls globals() or getattr, or pass it"
             )
-        reads = reads_of(function.__code__)
+        reads = analyze_code(function.__code__)
         self._writes |= reads.writes
         self._read(reads.attributes.read, reads.attributes.written)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
             if value is not None:
-                self._guard(f"{path}.{name}", Kind.ATTRIBUTE, function, name, value)
+                self._guard(f"{path}.{name}", GuardKind.ATTRIBUTE, function, name, value)
                 if name != "__code__":
                     self._reach(value, f"{path}.{name}")
         if function.__dict__:
@@ -457,25 +459,25 @@ class Walk:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             value = content_of(cell)
             if value is not MISSING and _counts(reads.cells, name, value):
-                self._guard(name, Kind.CELL, cell, name, value)
+                self._guard(name, GuardKind.CELL, cell, name, value)
                 self._reach(value, name)
             elif value is not MISSING:
-                self._only_written(name, Kind.CELL, cell, name, value)
+                self._only_written(name, GuardKind.CELL, cell, name, value)
         space = function.__globals__
         self._objects.append(("", space))
         builtin = reads.names.read - space.keys()
         everything = names_of(space) if "globals" in builtin else ()
         self._namespace(space, reads.names, "", everything)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        for asked in reads.asked:
+        for asked in reads.computed:
             if asked.start == "global":
-                self._open(space.get(asked.path[0], MISSING), asked.path[1:], asked.absent)
+                self._read_all_attributes_of(space.get(asked.path[0], MISSING), asked.path[1:], asked.absent)
             elif asked.start == "cell":
-                self._open(content_of(cells[asked.path[0]]), asked.path[1:], asked.absent)
+                self._read_all_attributes_of(content_of(cells[asked.path[0]]), asked.path[1:], asked.absent)
             elif asked.start != "first" or not _is_method(function):
-                self._open(MISSING, (), asked.absent)
+                self._read_all_attributes_of(MISSING, (), asked.absent)
         if everything:
-            self._guard("the names of globals", Kind.NAMES, space, "", names_of(space))
+            self._guard("the names of globals", GuardKind.NAMES, space, "", names_of(space))
         if _ENVIRONMENT & (reads.attributes.read | builtin):
             self._reach(os.environ, "os.environ")
         for level, name in reads.modules:
@@ -493,12 +495,12 @@ class Walk:
         for count in range(1, len(parts) + 1):
             part = ".".join(parts[:count])
             if part in sys.modules and not is_library(part):
-                self._guard(f"sys.modules[{part!r}]", Kind.ENTRY, sys.modules, part, sys.modules[part])
+                self._guard(f"sys.modules[{part!r}]", GuardKind.ENTRY, sys.modules, part, sys.modules[part])
             self._reach(sys.modules.get(part), part)
         if full not in sys.modules and not is_library(full):
-            self._guard(f"the import of {full}", Kind.ABSENT, sys.modules, full, frozenset((full,)))
+            self._guard(f"the import of {full}", GuardKind.ABSENT, sys.modules, full, frozenset((full,)))
 
-    def _open(self, value: Any, path: Sequence[str], absent: bool) -> None:
+    def _read_all_attributes_of(self, value: Any, path: Sequence[str], absent: bool) -> None:
         """Let every attribute count of what a path leads to from an object; of all, if it leads nowhere."""
         for name in path:
             space = namespace_of(value) or {}
@@ -516,11 +518,11 @@ class Walk:
         any_one = () if isinstance(value, types.ModuleType) else (ANY,)
         numbers = self._whole.keys() & {id(value), *any_one}
         if any(self._whole[number] for number in numbers):
-            self._guard(f"the names in {path}", Kind.NAMES, space, "", names_of(space))
+            self._guard(f"the names in {path}", GuardKind.NAMES, space, "", names_of(space))
         elif numbers:
             above = value.__mro__[1:] if isinstance(value, type) else type(value).__mro__
             hidden = frozenset(name for cls in above for name in vars(cls) if name not in space)
-            self._guard(f"a new name in {path}", Kind.ABSENT, space, "of a class", hidden)
+            self._guard(f"a new name in {path}", GuardKind.ABSENT, space, "of a class", hidden)
         return names_of(space) if numbers else ()
 
     def _read(self, names: frozenset[str], written: frozenset[str] = frozenset()) -> None:
@@ -557,10 +559,10 @@ class Walk:
                 continue
             where, value = f"{path}.{name}" if path else name, space[name]
             if name in more or _counts(names, name, value):
-                self._guard(where, Kind.ENTRY, space, name, value)
+                self._guard(where, GuardKind.ENTRY, space, name, value)
                 self._reach(value, where)
             else:
-                self._only_written(where, Kind.ENTRY, space, name, value)
+                self._only_written(where, GuardKind.ENTRY, space, name, value)
         _, _, parts = self._absent.setdefault(id(space), (space, path, []))
         if names is self._names:
             self._by_names[id(space)] = None
@@ -568,13 +570,13 @@ class Walk:
         if not any(absent is part for part in parts):
             parts.append(absent)
 
-    def _only_written(self, path: str, kind: Kind, owner: Any, name: str, value: Any) -> None:
+    def _only_written(self, path: str, kind: GuardKind, owner: Any, name: str, value: Any) -> None:
         self._objects.append((path, value))
         self._written[id(owner), kind, name] = path, value
         if isinstance(value, ContextVar):
             self._unread.setdefault((id(owner), kind, name), Guard(path, kind, owner, name, value))
-            place, where = (id(value), Kind.CONTEXT, ""), f"{path}.get()"
-            self._unread.setdefault(place, Guard(where, Kind.CONTEXT, value, "", value.get(MISSING)))
+            place, where = (id(value), GuardKind.CONTEXT, ""), f"{path}.get()"
+            self._unread.setdefault(place, Guard(where, GuardKind.CONTEXT, value, "", value.get(MISSING)))
 
     def _others(self, read: frozenset[str], space: Mapping[str, Any]) -> frozenset[str]:
         """The names that are read and not in a namespace. (There are many namespaces, and few that differ in
@@ -609,8 +611,8 @@ class Walk:
             self._local(value, path)
         space = None if isinstance(value, threading.local) else namespace_of(value)
         if not library:
-            for asked in self._classes.asked(cls):
-                self._open(value, asked.path, asked.absent)
+            for asked in self._classes.computed_accesses(cls):
+                self._read_all_attributes_of(value, asked.path, asked.absent)
         whole = not library and not self._whole.keys().isdisjoint((id(value), ANY))
         if space is not None:
             if "__wrapped__" in space:
@@ -638,13 +640,13 @@ class Walk:
         if library:
             return
         if space is not None:
-            self._guard(f"{path}.__class__", Kind.ATTRIBUTE, value, "__class__", cls)
+            self._guard(f"{path}.__class__", GuardKind.ATTRIBUTE, value, "__class__", cls)
         self._reach(cls, cls.__name__)
         for name in self._classes.slots(cls):
             if whole or name in names.read:
                 content = getattr(value, name, MISSING)
                 if content is not MISSING:
-                    self._guard(f"{path}.{name}", Kind.ATTRIBUTE, value, name, content)
+                    self._guard(f"{path}.{name}", GuardKind.ATTRIBUTE, value, name, content)
                     self._reach(content, f"{path}.{name}")
 
     def _local(self, value: threading.local, path: str) -> None:
@@ -653,26 +655,26 @@ class Walk:
         for name in {*self._names.read, *self._names.written, *self._everything(value, space, path)}:
             content = space.get(name, MISSING)
             if name.isidentifier() and _counts(self._names, name, content):
-                self._guard(f"{path}.{name}", Kind.LOCAL, value, name, content)
+                self._guard(f"{path}.{name}", GuardKind.LOCAL, value, name, content)
                 self._reach(content, f"{path}.{name}")
 
     def _contained(self, value: Any, path: str) -> None:
         where = f"{path}[...]"
         if isinstance(value, (dict, types.MappingProxyType)):
-            entries = raw(value)
+            entries = builtin_view(value)
             keys, values = tuple(entries), tuple(entries.values())
-            self._guard(where, Kind.ENTRIES, value, "", (keys, values))
+            self._guard(where, GuardKind.ENTRIES, value, "", (keys, values))
             for key, one in zip(keys, values, strict=True):
                 self._reach(key, where)
                 self._reach(one, f"{path}[{key!r}]" if isinstance(key, (str, int)) else where)
         elif isinstance(value, _CONTAINERS):
-            items = raw(value)
+            items = builtin_view(value)
             if isinstance(value, SEQUENCES):
-                self._guard(where, Kind.ITEMS, value, "", tuple(items))
+                self._guard(where, GuardKind.ITEMS, value, "", tuple(items))
             for i, one in enumerate(items):
                 self._reach(one, where if isinstance(value, (set, frozenset)) else f"{path}[{i}]")
         elif has_memory(value):
-            self._guard(where, Kind.BYTES, value, "", contents(value))
+            self._guard(where, GuardKind.BYTES, value, "", contents(value))
 
 
 def _counts(names: Names, name: str, value: Any) -> bool:

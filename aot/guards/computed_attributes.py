@@ -26,7 +26,7 @@ _STARTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ComputedAccess:
     """An object that is asked.
 
     Attributes:
@@ -41,7 +41,7 @@ class Asked:
     absent: bool
 
 
-def asked_by(code: CodeType, instructions: Sequence[dis.Instruction]) -> Iterator[Asked]:
+def computed_accesses(code: CodeType, instructions: Sequence[dis.Instruction]) -> Iterator[ComputedAccess]:
     """What the code itself asks, without that of functions in it."""
     for i, one in enumerate(instructions):
         if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in BY_NAME | _FOR_ALL:
@@ -49,13 +49,13 @@ def asked_by(code: CodeType, instructions: Sequence[dis.Instruction]) -> Iterato
             call = None if last is None else call_with(instructions, last)
             if last is None or call is None:
                 if one.argval in BY_NAME or not instructions[i + 1].opname.endswith("CALL"):
-                    yield Asked("", (), True)
+                    yield ComputedAccess("", (), True)
             elif one.argval not in BY_NAME or _name_for(instructions, last, call) is None:
                 yield _path(code, instructions, last, one.argval != "getattr" or call.argval != 2)
         elif one.opname in _NAMED and (
             one.argval in _DEEP or (one.argval in _GETTERS and _constants(instructions, i) is None)
         ):
-            yield Asked("", (), True)
+            yield ComputedAccess("", (), True)
         elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval == "__dict__":
             yield _path(code, instructions, i - 1, True)
 
@@ -72,7 +72,7 @@ def _constants(instructions: Sequence[dis.Instruction], i: int) -> list[str] | N
     return None
 
 
-def names_asked(instructions: Sequence[dis.Instruction]) -> Iterator[str]:
+def constant_names(instructions: Sequence[dis.Instruction]) -> Iterator[str]:
     """The names that are asked for and are constants."""
     for i, one in enumerate(instructions):
         if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in BY_NAME:
@@ -85,12 +85,16 @@ def names_asked(instructions: Sequence[dis.Instruction]) -> Iterator[str]:
             yield from _constants(instructions, i) or ()
 
 
-def within(code: CodeType, asked: Asked) -> Asked:
+def as_seen_from_outer(code: CodeType, asked: ComputedAccess) -> ComputedAccess:
     """What a function within the code asks, as seen from the code."""
     if asked.start == "cell" and asked.path[0] in code.co_cellvars:
         first = code.co_argcount and asked.path[0] == code.co_varnames[0]
-        return replace(asked, start="first", path=asked.path[1:]) if first else Asked("", (), asked.absent)
-    return Asked("", (), asked.absent) if asked.start == "first" else asked
+        return (
+            replace(asked, start="first", path=asked.path[1:])
+            if first
+            else ComputedAccess("", (), asked.absent)
+        )
+    return ComputedAccess("", (), asked.absent) if asked.start == "first" else asked
 
 
 def call_with(instructions: Sequence[dis.Instruction], i: int) -> dis.Instruction | None:
@@ -124,7 +128,7 @@ def _name_for(instructions: Sequence[dis.Instruction], last: int, call: dis.Inst
     return one.argval if constant and call_with(instructions, last + 1) is call else None
 
 
-def _path(code: CodeType, instructions: Sequence[dis.Instruction], i: int, absent: bool) -> Asked:
+def _path(code: CodeType, instructions: Sequence[dis.Instruction], i: int, absent: bool) -> ComputedAccess:
     """The path that ends at `i`; a variable that is assigned once is what it is assigned."""
     names: list[str] = []
     while instructions[i].opname == "LOAD_ATTR" and not _is_method(instructions[i]):
@@ -135,13 +139,13 @@ def _path(code: CodeType, instructions: Sequence[dis.Instruction], i: int, absen
     parameter = code.co_varnames[:1] if code.co_argcount else ()
     stores = [k for k, o in enumerate(instructions) if o.opname.startswith("STORE_") and o.argval == name]
     if start in ("global", "cell") and name not in code.co_cellvars:
-        return Asked(start, (name, *names), absent)
+        return ComputedAccess(start, (name, *names), absent)
     if start in ("local", "cell") and not stores and (name,) == parameter:
-        return Asked("first", tuple(names), absent)
+        return ComputedAccess("first", tuple(names), absent)
     if start == "local" and len(stores) == 1 and name not in code.co_varnames[: _parameters(code)]:
         source = _path(code, instructions, stores[0] - 1, absent)
         return replace(source, path=(*source.path, *names)) if source.start else source
-    return Asked("", (), absent)
+    return ComputedAccess("", (), absent)
 
 
 def _parameters(code: CodeType) -> int:

@@ -40,7 +40,7 @@ class _Raw:
         return self._class.items(self._container)
 
 
-def raw(value: Any) -> Any:
+def builtin_view(value: Any) -> Any:
     """A container that is read as Python's own are: itself if it is read so anyway, or else what shows the
     same entries. What is none of Python's containers is itself, too.
 

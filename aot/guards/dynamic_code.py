@@ -22,7 +22,7 @@ _hooked = False
 
 
 @contextlib.contextmanager
-def refused() -> Iterator[None]:
+def dynamic_code_refused() -> Iterator[None]:
     """While this lasts, such code is refused in this thread, unless a library runs it.
 
     Raises:

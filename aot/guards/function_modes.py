@@ -26,25 +26,25 @@ _state = threading.local()
 are_on = mode_stacks.is_user_function_mode_on
 
 
-def are_aside() -> bool:
+def has_modes_aside() -> bool:
     """Whether a mode of the user's is set aside."""
-    return not all(map(mode_stacks.is_torch_mode, aside()))
+    return not all(map(mode_stacks.is_torch_mode, modes_aside()))
 
 
-def aside() -> tuple[Any, ...]:
+def modes_aside() -> tuple[Any, ...]:
     """The modes that this thread has set aside, outermost first; those that stay on among them."""
     stack: tuple[Any, ...] = getattr(_state, "aside", ())
     return stack
 
 
 @contextlib.contextmanager
-def set_aside(*, for_good: bool = False) -> Iterator[None]:
+def without_user_modes(*, for_good: bool = False) -> Iterator[None]:
     """While this lasts, the user's modes are off in this thread.
 
     Args:
-        for_good: they are not `restored` either.
+        for_good: they are not `modes_restored` either.
     """
-    stack, before = mode_stacks.function_modes(), aside()
+    stack, before = mode_stacks.function_modes(), modes_aside()
     staying = tuple(filter(mode_stacks.is_torch_mode, stack))
     _state.aside = staying if for_good else stack
     try:
@@ -55,13 +55,13 @@ def set_aside(*, for_good: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def restored() -> Iterator[None]:
+def modes_restored() -> Iterator[None]:
     """While this lasts, the modes that were set aside are on again.
 
     Raises:
         UnsupportedOperation: others are on at the end.
     """
-    stack = aside()
+    stack = modes_aside()
     if not stack:
         yield
         return
@@ -74,9 +74,9 @@ def restored() -> Iterator[None]:
             )
 
 
-def key() -> tuple[object, ...]:
+def modes_key() -> tuple[object, ...]:
     """Equal for two calls if their modes do the same, as long as what their code reads stays the same."""
-    return tuple(_key_of_mode(mode) for mode in aside() if not mode_stacks.is_tracer_mode(mode))
+    return tuple(_key_of_mode(mode) for mode in modes_aside() if not mode_stacks.is_tracer_mode(mode))
 
 
 def _key_of_mode(mode: Any) -> object:

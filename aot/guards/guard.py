@@ -20,15 +20,15 @@ from typing import Any
 from torch import Tensor
 
 from aot.errors import ClosureMutation
-from aot.guards.containers import raw
-from aot.guards.opaque_state import gradient_of, likeness, state_of
+from aot.guards.containers import builtin_view
+from aot.guards.opaque_state import gradient_of, state_of, tensor_likeness
 from aot.tensors.constants import CONSTANTS, constant_key
 from aot.torch_internals import plain_fakes
 
 MISSING: Any = object()
 
 
-class Kind(enum.IntEnum):
+class GuardKind(enum.IntEnum):
     """How a guard looks; cheapest first."""
 
     ENTRY = 0  # the value under a name, in a namespace
@@ -49,29 +49,31 @@ class Kind(enum.IntEnum):
 
 # `{now}` is what was there, or those things one by one, as it is now; `{alive}` asks whether they still are.
 _TESTS = {
-    Kind.ENTRY: "(e := o{i}.get({name!r}, missing)) is {now} or same(e, v{i})",
-    Kind.CELL: "(e := o{i}.cell_contents) is {now} or same(e, v{i})",
-    Kind.ATTRIBUTE: "(e := o{i}.{name}) is {now} or same(e, v{i})",
-    Kind.ABSENT: "o{i}.keys().isdisjoint(v{i})",
-    Kind.ITEMS: ("len(o{i}) == {count} and ({alive}all(map(is_, o{i}, {now})) or same(tuple(o{i}), v{i}))"),
-    Kind.ENTRIES: (
+    GuardKind.ENTRY: "(e := o{i}.get({name!r}, missing)) is {now} or same(e, v{i})",
+    GuardKind.CELL: "(e := o{i}.cell_contents) is {now} or same(e, v{i})",
+    GuardKind.ATTRIBUTE: "(e := o{i}.{name}) is {now} or same(e, v{i})",
+    GuardKind.ABSENT: "o{i}.keys().isdisjoint(v{i})",
+    GuardKind.ITEMS: (
+        "len(o{i}) == {count} and ({alive}all(map(is_, o{i}, {now})) or same(tuple(o{i}), v{i}))"
+    ),
+    GuardKind.ENTRIES: (
         "len(o{i}) == {count}"
         " and ({alive}all(map(is_, o{i}.values(), {now})) or same(tuple(o{i}.values()), v{i}[1]))"
         " and (all(map(is_, o{i}, v{i}[0])) or same(tuple(o{i}), v{i}[0]))"
     ),
-    Kind.NAMES: "names_of(o{i}) == v{i}",
-    Kind.CONTEXT: "(e := o{i}.get(missing)) is {now} or same(e, v{i})",
-    Kind.LOCAL: "(e := o{i}.__dict__.get({name!r}, missing)) is {now} or same(e, v{i})",
-    Kind.LIKENESS: "(e := o{i}()) is None or likeness(e) == v{i}",
-    Kind.BYTES: "contents(o{i}) == v{i}",
-    Kind.STATE: "state_of(o{i}) == v{i}",
-    Kind.GRADIENT: "(e := o{i}()) is None or (e := gradient_of(e)) is {now} or same(e, v{i})",
-    Kind.REFERRED: "v{i}[0](o{i}(), objects={{}}) == v{i}[1]",
+    GuardKind.NAMES: "names_of(o{i}) == v{i}",
+    GuardKind.CONTEXT: "(e := o{i}.get(missing)) is {now} or same(e, v{i})",
+    GuardKind.LOCAL: "(e := o{i}.__dict__.get({name!r}, missing)) is {now} or same(e, v{i})",
+    GuardKind.LIKENESS: "(e := o{i}()) is None or likeness(e) == v{i}",
+    GuardKind.BYTES: "contents(o{i}) == v{i}",
+    GuardKind.STATE: "state_of(o{i}) == v{i}",
+    GuardKind.GRADIENT: "(e := o{i}()) is None or (e := gradient_of(e)) is {now} or same(e, v{i})",
+    GuardKind.REFERRED: "v{i}[0](o{i}(), objects={{}}) == v{i}[1]",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class GuardedTensor:
     """A tensor that was there, what it was like, and itself as long as somebody else has it."""
 
     now: Callable[[], Tensor | None]
@@ -86,11 +88,11 @@ class Guard:
         path: how the function gets there, as one would write it.
         owner: where to look; of a tensor, a weak reference.
         name: what to look for, if it has a name.
-        expected: what was there, each tensor as `Known`.
+        expected: what was there, each tensor as `GuardedTensor`.
     """
 
     path: str
-    kind: Kind
+    kind: GuardKind
     owner: Any
     name: str
     expected: Any
@@ -132,14 +134,14 @@ class Guards:
             )
 
 
-def guard(path: str, kind: Kind, owner: Any, name: str, expected: Any) -> Guard:
+def guard(path: str, kind: GuardKind, owner: Any, name: str, expected: Any) -> Guard:
     """A guard that keeps no tensor alive."""
     if _has_memory(owner):
         owner = weakref.ref(owner)
-    if kind is Kind.ENTRIES:
+    if kind is GuardKind.ENTRIES:
         keys, values = expected
         expected = keys, _known(values)
-    elif kind is Kind.ITEMS:
+    elif kind is GuardKind.ITEMS:
         expected = _known(expected)
     elif isinstance(expected, Tensor):
         (expected,) = _known((expected,))
@@ -149,7 +151,9 @@ def guard(path: str, kind: Kind, owner: Any, name: str, expected: Any) -> Guard:
 def _known(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if not any(isinstance(one, Tensor) for one in values):
         return values
-    return tuple(Known(weakref.ref(one), likeness(one)) if _has_memory(one) else one for one in values)
+    return tuple(
+        GuardedTensor(weakref.ref(one), tensor_likeness(one)) if _has_memory(one) else one for one in values
+    )
 
 
 def _has_memory(value: Any) -> bool:
@@ -203,15 +207,19 @@ def _compiled(source: str) -> CodeType:
 
 def _group(one: Guard) -> str:
     """What kind of test it can share with others; "" for none."""
-    if one.kind in (Kind.ITEMS, Kind.ENTRIES):
+    if one.kind in (GuardKind.ITEMS, GuardKind.ENTRIES):
         if _count(one) == 0:
             return "empty"
-        return "entries" if one.kind is Kind.ENTRIES and type(one.owner) is dict else ""
-    if one.kind is Kind.ENTRY and type(one.owner) is dict and not isinstance(one.expected, Known):
+        return "entries" if one.kind is GuardKind.ENTRIES and type(one.owner) is dict else ""
+    if (
+        one.kind is GuardKind.ENTRY
+        and type(one.owner) is dict
+        and not isinstance(one.expected, GuardedTensor)
+    ):
         return "entry"
-    if one.kind is Kind.ABSENT and type(one.owner) is dict:
+    if one.kind is GuardKind.ABSENT and type(one.owner) is dict:
         return "absent"
-    return "likeness" if one.kind is Kind.LIKENESS else ""
+    return "likeness" if one.kind is GuardKind.LIKENESS else ""
 
 
 def _empty(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
@@ -240,7 +248,7 @@ def _entries(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
     keys = tuple(key for one in guards for key in one.expected[0])
     values = tuple(value for one in guards for value in one.expected[1])
     nows = _nows(values)
-    tensors = [value.now for value in values if isinstance(value, Known)]
+    tensors = [value.now for value in values if isinstance(value, GuardedTensor)]
 
     def found() -> Iterator[Any]:
         return itertools.chain.from_iterable(map(dict.values, owners))
@@ -265,7 +273,7 @@ def _likeness(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
     def same() -> bool:
         for reference, like in pairs:
             tensor = reference()
-            if tensor is not None and likeness(tensor) != like:
+            if tensor is not None and tensor_likeness(tensor) != like:
                 return False
         return True
 
@@ -291,24 +299,27 @@ _MANY = 8  # guards of a kind from which on they share a test
 def _now(i: int, one: Guard, scope: dict[str, Any]) -> tuple[str, str]:
     """Whether what was there is still anywhere, if that has to be asked, and what it is now: in words of the
     test. (Of a tensor that is gone there is None, which is not what was there.)"""
-    if isinstance(one.expected, Known):
+    if isinstance(one.expected, GuardedTensor):
         scope[f"r{i}"] = one.expected.now
         return "", f"(missing if e is None else r{i}())"
-    if one.kind not in (Kind.ENTRIES, Kind.ITEMS):
+    if one.kind not in (GuardKind.ENTRIES, GuardKind.ITEMS):
         return "", f"v{i}"
-    values = one.expected[1] if one.kind is Kind.ENTRIES else one.expected
+    values = one.expected[1] if one.kind is GuardKind.ENTRIES else one.expected
     nows = _nows(values)
     if nows is None:
-        return "", f"v{i}[1]" if one.kind is Kind.ENTRIES else f"v{i}"
-    scope[f"r{i}"], scope[f"t{i}"] = nows, [value.now for value in values if isinstance(value, Known)]
+        return "", f"v{i}[1]" if one.kind is GuardKind.ENTRIES else f"v{i}"
+    scope[f"r{i}"], scope[f"t{i}"] = nows, [value.now for value in values if isinstance(value, GuardedTensor)]
     return f"all_alive(t{i}) and ", f"map(call, r{i})"
 
 
 def _nows(values: Sequence[Any]) -> list[Callable[[], Any]] | None:
     """What gives these as they are now; None where they are themselves."""
-    if not any(isinstance(value, Known) for value in values):
+    if not any(isinstance(value, GuardedTensor) for value in values):
         return None
-    return [value.now if isinstance(value, Known) else itertools.repeat(value).__next__ for value in values]
+    return [
+        value.now if isinstance(value, GuardedTensor) else itertools.repeat(value).__next__
+        for value in values
+    ]
 
 
 def _all_alive(tensors: Sequence[Callable[[], Tensor | None]]) -> bool:
@@ -317,14 +328,14 @@ def _all_alive(tensors: Sequence[Callable[[], Tensor | None]]) -> bool:
 
 def _is_import(guard: Guard) -> bool:
     """Whether what is there now, and was not, are modules."""
-    return guard.kind is Kind.ABSENT and all(
+    return guard.kind is GuardKind.ABSENT and all(
         isinstance(guard.owner[name], ModuleType) for name in guard.expected & guard.owner.keys()
     )
 
 
 def _is_unset(guard: Guard) -> bool:
     """Whether it is of a variable of the context that had no value."""
-    return guard.kind is Kind.CONTEXT and guard.expected is MISSING
+    return guard.kind is GuardKind.CONTEXT and guard.expected is MISSING
 
 
 def names_of(space: Mapping[str, Any]) -> tuple[str, ...]:
@@ -334,35 +345,37 @@ def names_of(space: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _owner(guard: Guard) -> Any:
     """What a guard looks into."""
-    return raw(guard.owner) if guard.kind in (Kind.ITEMS, Kind.ENTRIES) else guard.owner
+    return builtin_view(guard.owner) if guard.kind in (GuardKind.ITEMS, GuardKind.ENTRIES) else guard.owner
 
 
 def _count(guard: Guard) -> int | None:
     """How many things a container held; None for what is no container."""
-    if guard.kind is Kind.ENTRIES:
+    if guard.kind is GuardKind.ENTRIES:
         return len(guard.expected[0])
-    return len(guard.expected) if guard.kind is Kind.ITEMS else None
+    return len(guard.expected) if guard.kind is GuardKind.ITEMS else None
 
 
 def _same(value: Any, expected: Any) -> bool:
     """Whether the function can take the one for the other, without looking further."""
     if value is expected:
         return True
-    if isinstance(expected, Known):
+    if isinstance(expected, GuardedTensor):
         # To compute with a tensor is refused, but not to ask what it is like.
-        return isinstance(value, Tensor) and (value is expected.now() or likeness(value) == expected.like)
+        return isinstance(value, Tensor) and (
+            value is expected.now() or tensor_likeness(value) == expected.like
+        )
     kind = type(value)
     if kind is not type(expected):
         return False
     if isinstance(value, CONSTANTS):
         return bool(constant_key(value) == constant_key(expected))
     if isinstance(value, (tuple, list)):  # guards see to it that `expected` is what it was
-        now, then = raw(value), raw(expected)
+        now, then = builtin_view(value), builtin_view(expected)
         return len(now) == len(then) and all(map(_same, now, then))
     if isinstance(value, dict):
-        now, then = raw(value), raw(expected)
+        now, then = builtin_view(value), builtin_view(expected)
         return _same(tuple(now), tuple(then)) and _same(tuple(now.values()), tuple(then.values()))
-    return isinstance(value, Tensor) and likeness(value) == likeness(expected)
+    return isinstance(value, Tensor) and tensor_likeness(value) == tensor_likeness(expected)
 
 
 def contents(owner: Any) -> tuple[str, tuple[int, ...] | None, bytes]:
@@ -379,7 +392,7 @@ _SCOPE: dict[str, Any] = {
     "call": operator.call,
     "is_": operator.is_,
     "missing": MISSING,
-    "likeness": likeness,
+    "likeness": tensor_likeness,
     "gradient_of": gradient_of,
     "names_of": names_of,
     "state_of": state_of,

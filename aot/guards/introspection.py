@@ -10,11 +10,11 @@ from contextvars import ContextVar
 from typing import Any
 
 from aot.guards.bytecode import is_library
-from aot.guards.containers import SEQUENCES, raw
+from aot.guards.containers import SEQUENCES, builtin_view
 from aot.guards.guard import MISSING
 
 
-def parts_in(value: Any, among: Set[int] | None = None) -> list[tuple[str, Any]]:
+def referents(value: Any, among: Set[int] | None = None) -> list[tuple[str, Any]]:
     """What is directly in an object, and how one gets there from it.
 
     Args:
@@ -34,7 +34,7 @@ def _path(how: str, key: Any) -> str:
     return how.format(key)
 
 
-def values_in(value: Any) -> Iterator[Any]:
+def referent_values(value: Any) -> Iterator[Any]:
     """The same without saying how one gets there, in a fraction of the time."""
     return itertools.chain.from_iterable([values for _, _, values in _held_by(value)])
 
@@ -57,10 +57,10 @@ def _held_by(value: Any) -> list[tuple[str, Iterable[Any], Iterable[Any]]]:
         return [(_NAME, value.__dict__, value.__dict__.values())]
     found: list[tuple[str, Iterable[Any], Iterable[Any]]] = []
     if isinstance(value, dict):
-        entries = raw(value)
+        entries = builtin_view(value)
         found.append((_ENTRY, entries, entries.values()))
     elif isinstance(value, (tuple, frozenset, *SEQUENCES)):
-        entries = raw(value)
+        entries = builtin_view(value)
         found.append((_ENTRY, range(len(entries)), entries))
     space = namespace_of(value)
     if space:

@@ -25,7 +25,7 @@ _NEVER = frozenset(
 _OWN = frozenset(vars(nn.Module()))
 
 
-def attributes_of(module: nn.Module) -> Iterator[Attribute]:
+def attributes_read_by_forward(module: nn.Module) -> Iterator[Attribute]:
     """Those of a module and of its submodules. (Of a graph none: it registers tensors, or has constants.)"""
     if isinstance(module, fx.GraphModule):
         return

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from aot.guards.bytecode import is_library
-from aot.guards.containers import raw
+from aot.guards.containers import builtin_view
 from aot.tensors.constants import CONSTANTS, constant_key
 from aot.torch_internals import mode_stacks, rng
 
@@ -85,7 +85,7 @@ def parts_of(owner: Any) -> list[Any]:
     return [one for one in gc.get_referents(owner) if not isinstance(one, (types.FrameType, types.CodeType))]
 
 
-def held_by(value: Any, names: Set[str], objects: dict[int, Any]) -> object:
+def observable_content(value: Any, names: Set[str], objects: dict[int, Any]) -> object:
     """What can be seen of an object through attributes with these names, entries of containers, and so on.
 
     Args:
@@ -94,20 +94,23 @@ def held_by(value: Any, names: Set[str], objects: dict[int, Any]) -> object:
     if isinstance(value, CONSTANTS):
         return constant_key(value)
     if isinstance(value, Tensor):
-        return id(value), likeness(value)
+        return id(value), tensor_likeness(value)
     if id(value) in objects:
         return id(value)
     objects[id(value)] = value
     if isinstance(value, Mapping):
-        return [[held_by(part, names, objects) for part in entry] for entry in raw(value).items()]
+        return [
+            [observable_content(part, names, objects) for part in entry]
+            for entry in builtin_view(value).items()
+        ]
     if isinstance(value, _CONTAINERS):
-        return [held_by(one, names, objects) for one in raw(value)]
+        return [observable_content(one, names, objects) for one in builtin_view(value)]
     space = {} if isinstance(value, (type, types.ModuleType)) else getattr(value, "__dict__", {})
-    held = [(name, held_by(space[name], names, objects)) for name in sorted(names & space.keys())]
+    held = [(name, observable_content(space[name], names, objects)) for name in sorted(names & space.keys())]
     return id(value), type(value), held
 
 
-def likeness(tensor: Tensor) -> object:
+def tensor_likeness(tensor: Tensor) -> object:
     """All that may be asked of a tensor other than its elements."""
     try:
         return tensor.requires_grad, tensor.dtype, tensor.shape, tensor.device, tensor.layout, tensor.is_leaf

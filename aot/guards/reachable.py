@@ -11,13 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from aot.guards.containers import SEQUENCES
-from aot.guards.introspection import parts_in, values_in
+from aot.guards.introspection import referent_values, referents
 
 _CONTAINERS = (dict, tuple, *SEQUENCES)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ReachableObjects:
     """What the walk from a function has come to.
 
     Attributes:
@@ -28,14 +28,14 @@ class Surroundings:
     objects: tuple[tuple[str, Any], ...]
     caches: tuple[tuple[dict[str, Any], str, Any], ...]
 
-    def put_back(self) -> None:
+    def restore_module_caches(self) -> None:
         """Give torch's modules back what they kept for themselves before a trace called them: an LSTM keeps a
         list of the weights that it was called with last, and those of a trace have no values."""
         for space, name, value in self.caches:
             if space.get(name) is not value:
                 space[name] = value
 
-    def stored(self, tensors: Sequence[Tensor]) -> str | None:
+    def find_stored(self, tensors: Sequence[Tensor]) -> str | None:
         """A path to where one of the tensors is, if one is anywhere here."""
         sought = {id(tensor) for tensor in tensors}
         layers = self._layers_down_to(sought) if sought else None
@@ -48,7 +48,7 @@ class Surroundings:
         seen: set[int] = set()
         while ahead:
             path, value = ahead.pop()
-            for part, one in parts_in(value, leading):
+            for part, one in referents(value, leading):
                 if id(one) in sought:
                     return f"{path}{part}".removeprefix(".")
                 if id(one) not in seen:
@@ -66,7 +66,7 @@ class Surroundings:
         layers: list[list[Any]] = []
         containers = [value for _, value in self.objects if _is_container(value)]
         others = (value for _, value in self.objects if not _is_container(value))
-        found = [*containers, *itertools.chain.from_iterable(map(values_in, others))]
+        found = [*containers, *itertools.chain.from_iterable(map(referent_values, others))]
         seen: set[int] = set()
         while True:
             tracked = list(itertools.compress(found, map(gc.is_tracked, found)))

@@ -75,7 +75,7 @@ _KINDS: dict[type, Any] = {int: _Int, float: _Float, str: _Str}
 _PLAIN: dict[type, Any] = {noting: kind for kind, noting in _KINDS.items()}
 
 
-def noting(value: Any) -> Update | None:
+def make_tracked(value: Any) -> Update | None:
     """A value that is equal to this and notes what is done to it; None where there is none of its type.
 
     Example:
@@ -91,7 +91,7 @@ def noting(value: Any) -> Update | None:
     return made
 
 
-def repeat(made: Update, origin: Update, value: Any) -> Any:
+def replay_updates(made: Update, origin: Update, value: Any) -> Any:
     """What comes of a value by the steps that have made `made` of `origin`."""
     assert made.origin is origin
     for operate, other, reflected in made.steps:
@@ -109,7 +109,7 @@ def _method(kind: type, name: str, reflected: bool) -> Callable[[Any, Any], Any]
         result = plain(self, other)
         if result is NotImplemented:
             return result
-        noted = noting(result) if type(other) in _OPERANDS else None
+        noted = make_tracked(result) if type(other) in _OPERANDS else None
         if noted is None:
             self.origin.leaked = True
             return result

@@ -27,12 +27,12 @@ from torch import Tensor
 
 from aot.errors import EscapedTensor, UnsupportedOperation
 from aot.guards.bytecode import KINDS, is_library
-from aot.guards.containers import SEQUENCES, raw
-from aot.guards.guard import Guard, Kind, guard
-from aot.guards.introspection import parts_in
+from aot.guards.containers import SEQUENCES, builtin_view
+from aot.guards.guard import Guard, GuardKind, guard
+from aot.guards.introspection import referents
 from aot.guards.opaque_state import QUEUES
 from aot.guards.process_settings import read_settings, write_settings
-from aot.guards.scalar_updates import Update, noting, repeat
+from aot.guards.scalar_updates import Update, make_tracked, replay_updates
 from aot.guards.variables import (
     Entries,
     Holder,
@@ -44,13 +44,13 @@ from aot.guards.variables import (
     Queued,
     State,
     Variables,
-    changed,
+    changed_keys,
     holders_of,
 )
 from aot.tensors.constants import CONSTANTS
 from aot.torch_internals import plain_fakes
 
-Place = tuple[int, Kind, str]
+Place = tuple[int, GuardKind, str]
 """Where a guard looks: the owner's id, how, and the name."""
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _LASTING = (*CONSTANTS, bytes, range, slice, type(...), type(NotImplemented), enum.Enum, types.ModuleType)
@@ -67,7 +67,7 @@ class Writable:
         caches: variables that torch's modules keep for themselves: the namespace's id and the name.
         guarded: what guards look at.
         written: what the function does nothing with but write: the path and the value.
-        ways: how it writes to what has a name (`Reads.writes`), by kind and name.
+        ways: how it writes to what has a name (`CodeReads.writes`), by kind and name.
         spaces: the namespaces of classes, as guards know them.
         read: the attributes that it reads of anything.
     """
@@ -137,7 +137,7 @@ class Snapshot:
         self._settings = () if of_backward else read_settings()
         self.places: Mapping[int, Set[Any]] = {}
         self.of_backward = of_backward
-        self._noted: dict[tuple[int, Kind, Any], tuple[_Stored, Any, Update, Any]] = {}
+        self._noted: dict[tuple[int, GuardKind, Any], tuple[_Stored, Any, Update, Any]] = {}
 
     def extend(self, writable: Writable) -> None:
         """Take in what the walk has come to since."""
@@ -173,14 +173,14 @@ class Snapshot:
                     self._watch(holder, key, value)
 
     def _watch(self, holder: Variables | Entries | Items, name: Any, value: Any) -> None:
-        noted = noting(value)
+        noted = make_tracked(value)
         if noted is not None:
             holder.store(name, noted)
             self._noted[id(holder.owner), holder.kind, name] = holder, name, noted, value
 
-    def _settle(self) -> dict[tuple[int, Kind, Any], Callable[[], None] | None]:
+    def _settle(self) -> dict[tuple[int, GuardKind, Any], Callable[[], None] | None]:
         """Put plain values back, and tell what was done to them: None where that cannot be told."""
-        found: dict[tuple[int, Kind, Any], Callable[[], None] | None] = {}
+        found: dict[tuple[int, GuardKind, Any], Callable[[], None] | None] = {}
         for place, (holder, name, noted, value) in self._noted.items():
             now = _at(holder, name)
             if now is noted:
@@ -194,7 +194,7 @@ class Snapshot:
         self._noted.clear()
         return found
 
-    def _settle_elsewhere(self, found: dict[tuple[int, Kind, Any], Callable[[], None] | None]) -> None:
+    def _settle_elsewhere(self, found: dict[tuple[int, GuardKind, Any], Callable[[], None] | None]) -> None:
         """Put plain values in the places of what was made of a value that stood in another place: an object
         gets an attribute of its own when the one of its class is updated."""
         places = {id(noted): place for place, (_, _, noted, _) in self._noted.items()}
@@ -282,11 +282,11 @@ class Snapshot:
             if now is before:
                 continue
             if isinstance(holder, Variables):
-                for name in changed(before, now):
+                for name in changed_keys(before, now):
                     if name in now and (id(holder.owner), name) not in writable.caches:
                         yield holder, holder.where(name), now[name]
             elif isinstance(holder, Entries):
-                for key in changed(before, now):
+                for key in changed_keys(before, now):
                     if key in now:
                         yield holder, f"{holder.path}[{key!r:.40}]", now[key]
                         yield holder, f"a key of {holder.path}", key
@@ -309,7 +309,7 @@ class Snapshot:
         found = _Found(self, writable, updates)
         for holder, before in tuple(self._held.values()):
             found.add(holder, before)
-        return found.told()
+        return found.summary()
 
     def undo(self, changes: SideEffects) -> SideEffects:
         """Put everything back, unless it is changed for good."""
@@ -349,7 +349,7 @@ class _Found:
         self,
         snapshot: Snapshot,
         writable: Writable,
-        updates: Mapping[tuple[int, Kind, Any], Callable[[], None] | None],
+        updates: Mapping[tuple[int, GuardKind, Any], Callable[[], None] | None],
     ) -> None:
         self.effects: list[tuple[str, Callable[[], None]]] = []
         self.guards: list[Guard] = []
@@ -361,7 +361,7 @@ class _Found:
         self._names = _names_of_containers(writable)
         self._stored = _stored(writable)
 
-    def told(self) -> SideEffects:
+    def summary(self) -> SideEffects:
         """All of them."""
         lists = (self.effects, self.guards, self.once, self.resting)
         return SideEffects(*map(tuple, lists))  # type: ignore[arg-type]
@@ -400,7 +400,7 @@ class _Found:
 
     def _variables(self, holder: Variables, before: Mapping[str, Any]) -> None:
         now = self._snapshot.state_of(holder, before)
-        names = [] if now is before else changed(before, now)
+        names = [] if now is before else changed_keys(before, now)
         whole = isinstance(holder, ModuleVariables)
         for name in names:
             imported = isinstance(now.get(name), types.ModuleType)
@@ -412,7 +412,7 @@ class _Found:
                 self._pin(holder, value, name)
         for name in self._stored[holder.named]:
             # (It may have been stored just as it was, which nobody can see.)
-            if name in before and name not in names and noting(before[name]) is None:
+            if name in before and name not in names and make_tracked(before[name]) is None:
                 self._pin(holder, before[name], name)
 
     def _variable(
@@ -433,9 +433,9 @@ class _Found:
         if name in before and (rests or self._is_guarded(holder, name)):
             self._pin(holder, before[name], name)
             self.resting.append(where)
-        elif name not in before and rests and holder.kind is Kind.ENTRY:
+        elif name not in before and rests and holder.kind is GuardKind.ENTRY:
             self.resting.append(where)
-            self.guards.append(guard(where, Kind.ABSENT, holder.owner, "", frozenset((name,))))
+            self.guards.append(guard(where, GuardKind.ABSENT, holder.owner, "", frozenset((name,))))
         elif rests or self._is_read(holder, name):
             self.resting.append(where)
         make = self._maker(where, now[name])
@@ -455,10 +455,10 @@ class _Found:
         ways = _ways(self._writable, self._names, holder.owner)
         if not ways or not ways <= _STORING or self._is_guarded(holder):
             return False
-        if any(noting(value) is None for value in before.values()) or not before.keys() <= now.keys():
+        if any(make_tracked(value) is None for value in before.values()) or not before.keys() <= now.keys():
             return False
         found: list[tuple[str, Callable[[], None]]] = []
-        names = changed(before, now)
+        names = changed_keys(before, now)
         if "[]=" in ways and not before.keys() >= set(names):
             return False  # a `defaultdict` has made what was updated
         for key in names:
@@ -522,7 +522,7 @@ _NONE: Any = object()
 
 def _are_same(first: Any, second: Any) -> bool:
     if isinstance(first, dict) and isinstance(second, dict):
-        return list(first) == list(second) and not changed(first, second)
+        return list(first) == list(second) and not changed_keys(first, second)
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and all(map(operator.is_, first, second))
     return False
@@ -591,9 +591,9 @@ def _within(path: str, value: Any, known: Set[int]) -> Iterator[tuple[str, Any]]
         elif isinstance(value, functools.partial):
             ahead += [(path, one) for one in (*value.args, *value.keywords.values())]
         elif isinstance(value, (set, frozenset)):
-            ahead += [(path, one) for one in raw(value)]
+            ahead += [(path, one) for one in builtin_view(value)]
         elif not (isinstance(value, type) and is_library(value.__module__)):
-            ahead += [(f"{path}{part}", one) for part, one in parts_in(value)]
+            ahead += [(f"{path}{part}", one) for part, one in referents(value)]
 
 
 def _at(holder: _Stored, name: Any) -> Any:
@@ -606,7 +606,7 @@ def _at(holder: _Stored, name: Any) -> Any:
 
 def _update(holder: _Stored, name: Any, made: Update, noted: Update) -> None:
     state: Any = holder.read()
-    holder.store(name, repeat(made, noted, state[name]))
+    holder.store(name, replay_updates(made, noted, state[name]))
 
 
 def _store(holder: Variables, name: str, make: Callable[[], Any]) -> None:

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from aot.errors import Unsupported, UnsupportedOperation
 from aot.guards.bytecode import is_library
-from aot.guards.call_tracing import told, within
-from aot.guards.collect import TooMuchCode, Walk
-from aot.guards.guard import MISSING, Guard, Guards, Kind
+from aot.guards.call_tracing import calls_traced, nested_code
+from aot.guards.collect import GuardCollector, TooMuchCode
+from aot.guards.guard import MISSING, Guard, GuardKind, Guards
 from aot.guards.legacy_types import checking_legacy_types
-from aot.guards.reachable import Surroundings
+from aot.guards.reachable import ReachableObjects
 from aot.guards.side_effects import NO_SIDE_EFFECTS, Snapshot
 from aot.tensors.tensor_attributes import AttributeNames
 from aot.torch_internals import mode_stacks
@@ -37,7 +37,7 @@ _lock = threading.Lock()
 _running = 0
 
 
-class Noted:
+class GuardTracker:
     """What functions read besides their arguments, noted before they run and as they get modules.
 
     Attributes:
@@ -69,16 +69,16 @@ class Noted:
         self._in_places = in_places
         self.wrote = in_places is not None
         self._types: contextlib.ExitStack | None = None
-        self._walk = Walk()
+        self._walk = GuardCollector()
         try:
-            self._walk.go(*roots)
+            self._walk.collect(*roots)
         except TooMuchCode as error:
             if not runs:
                 raise UnsupportedOperation(str(error)) from None
             self._called = set()
-            self._walk = Walk(())
+            self._walk = GuardCollector(())
             with _refused():
-                self._walk.go(*roots)
+                self._walk.collect(*roots)
 
     @property
     def guards(self) -> Guards:
@@ -88,9 +88,9 @@ class Noted:
         return self._guards
 
     @property
-    def surroundings(self) -> Surroundings:
+    def reachable_objects(self) -> ReachableObjects:
         """What the walk has come to so far."""
-        return self._walk.surroundings()
+        return self._walk.reachable_objects()
 
     @property
     def attribute_names(self) -> AttributeNames:
@@ -102,11 +102,11 @@ class Noted:
         while True:
             before = self.attribute_names
             with _refused():
-                self._walk.go(*before.objects(tensors))
+                self._walk.collect(*before.objects(tensors))
             if self.attribute_names == before:
                 return
 
-    def names(self, attributes: frozenset[str]) -> bool:
+    def reads_attribute(self, attributes: frozenset[str]) -> bool:
         """Whether the code that was looked through so far reads one of these of anything."""
         return self._walk.names(attributes)
 
@@ -122,7 +122,7 @@ class Noted:
         """
         before = getattr(_now, "noted", None)
         _now.noted = self
-        watched = contextlib.nullcontext() if self._called is None else told(self._begins)
+        watched = contextlib.nullcontext() if self._called is None else calls_traced(self._begins)
         try:
             with self._changing(again), _replaced(), watched, contextlib.ExitStack() as self._types:
                 self._check_types()
@@ -218,7 +218,7 @@ class Noted:
         if is_library(frame.f_globals.get("__name__")):
             self._libraries.add(code)
             return
-        codes = tuple(within(code))
+        codes = tuple(nested_code(code))
         self._called.update(codes)
         self._guards = None
         with mode_stacks.dispatch_modes_off(), _refused():
@@ -246,11 +246,11 @@ class Noted:
         name = module.__name__
         how = f"the function gets the module {name} under a name that it computes, whose code"
         with mode_stacks.dispatch_modes_off(), _refused():
-            self._walk.go(module, late=how)
+            self._walk.collect(module, late=how)
             self._extend()
         self._check_types()
         if sys.modules.get(name) is module:
-            self._entries.append(Guard(f"sys.modules[{name!r}]", Kind.ENTRY, sys.modules, name, module))
+            self._entries.append(Guard(f"sys.modules[{name!r}]", GuardKind.ENTRY, sys.modules, name, module))
 
 
 @contextlib.contextmanager

@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from aot.guards.bytecode import is_compiler, is_library
-from aot.guards.containers import SEQUENCES, raw
-from aot.guards.guard import MISSING, Kind, contents
+from aot.guards.containers import SEQUENCES, builtin_view
+from aot.guards.guard import MISSING, GuardKind, contents
 from aot.guards.introspection import content_of, has_memory, namespace_of
 from aot.guards.opaque_state import QUEUES, has_state, state_of
 from aot.torch_internals import dynamo_api, mode_stacks, wrapper_subclasses
@@ -63,7 +63,7 @@ class Variables:
         owner: what guards of these variables look into.
     """
 
-    kind = Kind.ENTRY
+    kind = GuardKind.ENTRY
     named = "attributes"  # which of `bytecode.KINDS` code means that stores to them
 
     def __init__(self, path: str, owner: Any) -> None:
@@ -89,7 +89,7 @@ class Variables:
         return not _is_same(before, self.owner)
 
     def write(self, before: Mapping[str, Any]) -> bool:
-        for name in changed(before, now := self.read()):
+        for name in changed_keys(before, now := self.read()):
             if name in before:
                 self.store(name, before[name])
             elif name in now:
@@ -104,7 +104,7 @@ class ModuleVariables(Variables):
 
     def write(self, before: Mapping[str, Any]) -> bool:
         now = self.read()
-        for name in changed(before, now):
+        for name in changed_keys(before, now):
             if name.startswith("__") or isinstance(now.get(name), types.ModuleType):
                 continue
             if name in before:
@@ -134,7 +134,7 @@ class ClassVariables(ModuleVariables):
 class Slots(Variables):
     """Those of an instance that are in no namespace."""
 
-    kind = Kind.ATTRIBUTE
+    kind = GuardKind.ATTRIBUTE
 
     def __init__(self, path: str, owner: Any, slots: Mapping[str, Any]) -> None:
         super().__init__(path, owner)
@@ -159,7 +159,7 @@ class Slots(Variables):
         return not _is_same(before, self.read())
 
 
-class Given(Variables):
+class TensorAttributes(Variables):
     """The Python attributes that a tensor was given: not what torch, or a wrapper subclass, keeps there."""
 
     def __init__(self, path: str, tensor: Tensor) -> None:
@@ -182,7 +182,7 @@ class Given(Variables):
 class Gradient(Slots):
     """The gradient that a leaf holds."""
 
-    kind = Kind.GRADIENT
+    kind = GuardKind.GRADIENT
 
     def __init__(self, path: str, leaf: Tensor) -> None:
         super().__init__(path, leaf, {"grad": Tensor.grad})
@@ -191,7 +191,7 @@ class Gradient(Slots):
 class Cell(Variables):
     """The variable of a closure."""
 
-    kind = Kind.CELL
+    kind = GuardKind.CELL
     named = "cells"
 
     def __init__(self, name: str, cell: types.CellType) -> None:
@@ -215,7 +215,7 @@ class Cell(Variables):
 class Context(Variables):
     """A `ContextVar`."""
 
-    kind = Kind.CONTEXT
+    kind = GuardKind.CONTEXT
 
     def read(self) -> dict[str, Any]:
         content = self.owner.get(MISSING)
@@ -239,7 +239,7 @@ class Context(Variables):
 class LocalVariables(Variables):
     """Those that the thread has which calls."""
 
-    kind = Kind.LOCAL
+    kind = GuardKind.LOCAL
 
     def read(self) -> dict[str, Any]:
         return dict(self.owner.__dict__)
@@ -257,7 +257,7 @@ class LocalVariables(Variables):
 class Entries:
     """What a dict holds; a state is a dict."""
 
-    kind = Kind.ENTRIES
+    kind = GuardKind.ENTRIES
 
     def __init__(self, path: str, owner: Any) -> None:
         self.path = path
@@ -265,10 +265,10 @@ class Entries:
         self._own: Any = OrderedDict if isinstance(owner, OrderedDict) else dict
 
     def read(self) -> dict[Any, Any]:
-        return dict(raw(self.owner).items())
+        return dict(builtin_view(self.owner).items())
 
     def differs(self, before: Mapping[Any, Any]) -> bool:
-        return not _is_same(before, raw(self.owner))
+        return not _is_same(before, builtin_view(self.owner))
 
     def write(self, before: Mapping[Any, Any]) -> bool:
         self._own.clear(self.owner)
@@ -284,7 +284,7 @@ class Entries:
 class Items:
     """What a list, a deque or a set holds; a state is a tuple."""
 
-    kind = Kind.ITEMS
+    kind = GuardKind.ITEMS
 
     def __init__(self, path: str, owner: Any) -> None:
         self.path = path
@@ -292,10 +292,10 @@ class Items:
         self._own: Any = next(own for own in SEQUENCES if isinstance(owner, own))
 
     def read(self) -> tuple[Any, ...]:
-        return tuple(raw(self.owner))
+        return tuple(builtin_view(self.owner))
 
     def differs(self, before: tuple[Any, ...]) -> bool:
-        now = raw(self.owner)
+        now = builtin_view(self.owner)
         return len(now) != len(before) or not all(map(operator.is_, now, before))
 
     def write(self, before: tuple[Any, ...]) -> bool:
@@ -320,7 +320,7 @@ class Items:
 class Memory:
     """What an array or a `bytearray` holds; a state has its bytes."""
 
-    kind = Kind.BYTES
+    kind = GuardKind.BYTES
 
     def __init__(self, path: str, owner: Any) -> None:
         self.path = path
@@ -348,7 +348,7 @@ class Memory:
 class Objects:
     """What an array of numpy's holds whose elements are objects; a state is a tuple."""
 
-    kind = Kind.BYTES
+    kind = GuardKind.BYTES
 
     def __init__(self, path: str, owner: Any) -> None:
         self.path = path
@@ -374,7 +374,7 @@ class Objects:
 class Queued:
     """What is in a queue; a state is a tuple."""
 
-    kind = Kind.STATE
+    kind = GuardKind.STATE
 
     def __init__(self, path: str, owner: Any) -> None:
         self.path = path
@@ -418,7 +418,7 @@ class Queued:
 class State:
     """Where an iterator is, what a random generator draws next."""
 
-    kind = Kind.STATE
+    kind = GuardKind.STATE
 
     def __init__(self, path: str, owner: Any) -> None:
         self.path = path
@@ -510,7 +510,7 @@ def _is_same(before: Mapping[Any, Any], now: Any) -> bool:
     )
 
 
-def changed(before: Mapping[Any, Any], now: Mapping[Any, Any]) -> list[Any]:
+def changed_keys(before: Mapping[Any, Any], now: Mapping[Any, Any]) -> list[Any]:
     """The keys that do not lead to what they led to: those that are gone first."""
     gone = [key for key in before if key not in now]
     return gone + [key for key, value in now.items() if before.get(key, MISSING) is not value]
@@ -554,7 +554,7 @@ def holders_of(path: str, value: Any, space_of: Mapping[type, Mapping[str, Any]]
     elif isinstance(value, Tensor):
         if value.is_leaf:  # of others it is no state, and torch warns
             yield Gradient(path, value)
-        yield Given(path, value)
+        yield TensorAttributes(path, value)
         return
     elif not isinstance(value, (tuple, frozenset)):
         if isinstance(value, QUEUES):
@@ -611,5 +611,5 @@ def _nested(path: str, value: Any, seen: set[int]) -> Iterator[Holder]:
         yield Entries(path, value)
     elif not isinstance(value, tuple):
         yield Items(path, value)
-    for one in raw(value).values() if isinstance(value, dict) else raw(value):
+    for one in builtin_view(value).values() if isinstance(value, dict) else builtin_view(value):
         yield from _nested(f"{path}[...]", one, seen)

@@ -31,7 +31,7 @@ from aot.capture.run import Forward, run_once
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.graph.purity import moves_generator
 from aot.guards.side_effects import SideEffects
-from aot.guards.tracker import Noted
+from aot.guards.tracker import GuardTracker
 from aot.joint.joint import Joint
 from aot.joint.trace_backward import record_backward
 from aot.ops.classify import RESIZES_STORAGE
@@ -102,7 +102,7 @@ def record(
     flat: Callable[[list[Any]], Any],
     arguments: Arguments,
     lifetimes: Lifetimes,
-    noted: Noted,
+    noted: GuardTracker,
     running: contextlib.AbstractContextManager[None],
     inference: bool,
     symbols: SymbolicSizes | None,
@@ -163,7 +163,9 @@ def record(
     fw_module, bw_module = _partitioned(joint, effects, options.partition, parameters, options.name)
     leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
     parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
-    asked = looked.asked or noted.names(metadata_reads.NAMES) or metadata_reads.asks(tuple(noted.roots))
+    asked = (
+        looked.asked or noted.reads_attribute(metadata_reads.NAMES) or metadata_reads.asks(tuple(noted.roots))
+    )
     asked = asked or any(metadata_reads.asks(guard.expected) for guard in noted.guards.guards)
     asked = asked or inference or symbols is not None or bool(arguments.metas or forward.differentiated)
     plan = make_plan(
@@ -214,7 +216,7 @@ def _check_backward(changes: SideEffects, joint: Joint, name: str) -> None:
         )
 
 
-def _noting_writes(flat: Callable[[list[Any]], Any], noted: Noted) -> Callable[[list[Any]], Any]:
+def _noting_writes(flat: Callable[[list[Any]], Any], noted: GuardTracker) -> Callable[[list[Any]], Any]:
     """The function; where it raises, it is noted whether it has written to its arguments by then."""
 
     def run(leaves: list[Any]) -> Any:

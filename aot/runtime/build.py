@@ -20,7 +20,7 @@ from aot import logs
 from aot.backends.compilers import Compiled, Compiler
 from aot.capture.autograd.engine import Level
 from aot.capture.recorder import functional_rng
-from aot.guards.tracker import Noted
+from aot.guards.tracker import GuardTracker
 from aot.runtime.codegen.wrapper import generate
 from aot.runtime.compiled_graphs import Backward, detached, miscounted, runner
 from aot.runtime.double_backward import Derivative
@@ -69,7 +69,7 @@ def build(
     backwards: Sequence[fx.GraphModule | None],
     levels: Sequence[Callable[[], Level] | None],
     bw_compiler: Compiler,
-    look: Callable[[], Noted],
+    look: Callable[[], GuardTracker],
     symbols: SymbolicSizes | None,
     following: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda run: run,
 ) -> Built:

@@ -22,7 +22,7 @@ from aot.capture.autograd.engine import Level
 from aot.capture.recorder.threads import tracing
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
 from aot.graph.symint_inputs import numbered
-from aot.guards.tracker import Noted
+from aot.guards.tracker import GuardTracker
 from aot.joint.retrace import Step, record_again
 from aot.partition.default import default_partition
 from aot.partition.joint_graph import is_tangent
@@ -55,7 +55,7 @@ class Derivative:
         self,
         level: Callable[[], Level],
         compiler: Compiler,
-        look: Callable[[], Noted],
+        look: Callable[[], GuardTracker],
         symbols: SymbolicSizes | None = None,
         whole: bool = False,
     ) -> None:
@@ -130,7 +130,7 @@ class Derivative:
         with plain_fakes.fakes_allowed():
             return as_in_trace(tangent, like, self._symbols, numbers)
 
-    def _run_and_record(self, noted: Noted, *circumstances: Any) -> Step:
+    def _run_and_record(self, noted: GuardTracker, *circumstances: Any) -> Step:
         with noted.running():
             return self._record(*circumstances)
 
@@ -227,8 +227,8 @@ class _Way:
         level: Level,
         step: Step,
         compiler: Compiler,
-        look: Callable[[], Noted],
-        noted: Noted,
+        look: Callable[[], GuardTracker],
+        noted: GuardTracker,
         symbols: SymbolicSizes | None,
     ) -> None:
         self.symbols = symbols

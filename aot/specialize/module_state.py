@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from aot.guards.guard import MISSING
-from aot.guards.module_attributes import attributes_of
+from aot.guards.module_attributes import attributes_read_by_forward
 from aot.specialize.inline_cache import Found
 from aot.tensors.subclasses import is_wrapper
 from aot.torch_internals import tensor_impl
@@ -44,7 +44,7 @@ def registered(module: nn.Module) -> list[Place]:
 
 def _attributes(module: nn.Module) -> Iterator[tuple[int, str, Place]]:
     """Those of attributes: the number of the module, and the attribute's name."""
-    for number, space, name in attributes_of(module):
+    for number, space, name in attributes_read_by_forward(module):
         for place in _within(space, name):
             yield number, name, place
 

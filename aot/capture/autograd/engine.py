@@ -23,7 +23,7 @@ from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
 from aot.errors import recording_refusals
 from aot.graph.value_meta import meta_of
-from aot.guards.dynamic_code import refused
+from aot.guards.dynamic_code import dynamic_code_refused
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import (
     GradientLayout,
@@ -411,7 +411,7 @@ def recording_backward(recorder: Recorder) -> Iterator[None]:
         recorder.draws.traced(),
         dispatcher.trace_kernels_on(),
         recorder,
-        refused(),
+        dynamic_code_refused(),
         torch.autograd.set_multithreading_enabled(False),
         recorder.threads.watched(),
     ):

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import aot
 from aot import errors
-from aot.guards.module_attributes import attributes_of
+from aot.guards.module_attributes import attributes_read_by_forward
 from tests.support.agreement import checking_nop, leaf, values
 
 
@@ -222,7 +222,7 @@ class Helped(nn.Module):
 
 def test_what_is_named_on_the_way_counts_and_nothing_else() -> None:
     module = Helped()
-    named = {name for _, _, name in attributes_of(module)}
+    named = {name for _, _, name in attributes_read_by_forward(module)}
     assert named >= {"shift", "factor", "power", "scale", "tables", "named", "offset"}
     assert named.isdisjoint({"reported", "notes", "_parameters", "training"})
     compiled = aot.aot_module(module, checking_nop)

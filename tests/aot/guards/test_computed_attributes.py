@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import aot
-from aot.guards.collect import guards_of
+from aot.guards.collect import collect_guards
 from tests.support.agreement import checking_nop, values
 
 pytestmark = pytest.mark.clause("repeat")
@@ -224,7 +224,7 @@ def test_what_is_asked_of_a_path_opens_nothing_else() -> None:
         options = layer.config
         return act(layer(x)) * getattr(options, RATE) * (other is not None) * getattr(torch, "p" + "i", 3)
 
-    paths = {guard.path for guard in guards_of(f)[0].guards}
+    paths = {guard.path for guard in collect_guards(f)[0].guards}
     assert {"layer.config.rate", "layer.config.inner", "other"} <= paths
     assert "other.rate" not in paths
     compiled = aot.aot_function(f, checking_nop)

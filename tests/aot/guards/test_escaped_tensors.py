@@ -26,7 +26,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import aot
 from aot import errors
-from aot.guards.reachable import Surroundings
+from aot.guards.reachable import ReachableObjects
 from aot.torch_internals import autograd_state, plain_fakes, tensor_impl
 from tests.support.agreement import checking_nop, leaf, values
 
@@ -503,7 +503,7 @@ HELD = [returned, put_elsewhere, grown, conditional, twice, custom]
 def test_what_a_context_keeps_is_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search takes as long as there are objects in the process."""
     searches: list[Sequence[Tensor]] = []
-    monkeypatch.setattr(Surroundings, "stored", lambda self, tensors: searches.append(tensors))
+    monkeypatch.setattr(ReachableObjects, "find_stored", lambda self, tensors: searches.append(tensors))
     x, compiled = leaf(3), aot.aot_function(lambda x: custom(x, id), aot.nop)
     (gradient,) = torch.autograd.grad(compiled(x).sum(), x)
     assert searches == []

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 import aot
 from aot import errors
-from aot.guards.collect import guards_of
-from aot.guards.tracker import Noted
+from aot.guards.collect import collect_guards
+from aot.guards.tracker import GuardTracker
 from tests.support.agreement import checking_nop, leaf, values
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
@@ -254,7 +254,7 @@ def test_what_a_library_keeps_is_no_guard() -> None:
         compiled(values(2))
         compiled(values(2))
     assert len(compiled.specializations) == 1
-    assert len(guards_of(torch.sin)[0].guards) == 0
+    assert len(collect_guards(torch.sin)[0].guards) == 0
 
 
 def test_unrelated_globals_and_attributes_are_no_guards() -> None:
@@ -324,7 +324,10 @@ def test_parameters_that_a_call_puts_into_a_module() -> None:
 def test_a_compiled_function_within_another() -> None:
     config = Config()
     inner = aot.aot_function(lambda x: x * config.rate, checking_nop)
-    assert {guard.path for guard in guards_of(lambda x: inner(x) + 1)[0].guards} >= {"config", "config.rate"}
+    assert {guard.path for guard in collect_guards(lambda x: inner(x) + 1)[0].guards} >= {
+        "config",
+        "config.rate",
+    }
 
 
 def test_a_container_that_is_made_again_as_it_was() -> None:
@@ -418,7 +421,7 @@ def test_what_is_looked_at_again_is_guarded_once() -> None:
         rate = 2.0
 
     settings = Settings()
-    noted = Noted(lambda x: x * settings.rate)
+    noted = GuardTracker(lambda x: x * settings.rate)
 
     def places() -> Counter[str]:
         seen = (one for one in noted.guards.guards if "settings_" not in one.path)

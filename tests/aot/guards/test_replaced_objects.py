@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import aot
-from aot.guards.collect import guards_of
+from aot.guards.collect import collect_guards
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("repeat")]
 
@@ -73,7 +73,7 @@ def test_none_is_not_a_tensor_that_is_gone(
 ) -> None:
     monkeypatch.setattr("aot.guards.guard._MANY", many)
     module = _Reading()
-    guards, _ = guards_of(module)
+    guards, _ = collect_guards(module)
     assert guards.hold()
     place = owner(module)
     before = weakref.ref(place[key])
@@ -89,7 +89,7 @@ def test_many_namespaces_are_told_apart() -> None:
     def function(x: Tensor) -> Any:
         return [x * one.rate * len(one.steps) * len(one.table) * one.named["a"] for one in many]
 
-    guards, _ = guards_of(function)
+    guards, _ = collect_guards(function)
     for one in many:
         changes: list[tuple[Any, Any, Any]] = [
             *((vars(one), "rate", -1.0), (one.table, 0, 1), (one.named, "a", -1), (one.named, "b", 0)),
@@ -112,7 +112,7 @@ def test_builtins_of_several_functions_of_a_module_may_be_hidden() -> None:
     """Each function of a module reads builtins of its own, which a global of the same name would hide."""
     space: dict[str, Any] = {}
     exec("def f(x):\n    return x * len('ab') + g(x)\n\ndef g(x):\n    return x * max(1, 2)", space)
-    guards, _ = guards_of(space["f"])
+    guards, _ = collect_guards(space["f"])
     for name in ("len", "max"):
         assert guards.hold()
         space[name] = print

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import aot
-from aot.guards.reachable import Surroundings
+from aot.guards.reachable import ReachableObjects
 from aot.pipeline.gc_pause import young_garbage_only
 
 DATA: list[Any] = []
@@ -123,10 +123,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[object]]:
         if phase == "start":
             found.append(info["generation"])
 
-    def search(self: Surroundings, tensors: object) -> None:
+    def search(self: ReachableObjects, tensors: object) -> None:
         found.append(tensors)
 
-    monkeypatch.setattr(Surroundings, "stored", search)
+    monkeypatch.setattr(ReachableObjects, "find_stored", search)
     enabled = gc.isenabled()
     gc.disable()  # so that there are none but those that are asked for
     gc.callbacks.append(note)
