@@ -18,7 +18,7 @@ from aot.analysis.in_graph_mutations import writes_in_graph
 from aot.analysis.input_mutations import ArgumentEffects
 from aot.analysis.output_aliasing import OutputEffects
 from aot.analysis.subclass_effects import WrapperEffects, with_wrappers
-from aot.capture.inputs import Entry
+from aot.capture.inputs import FakeInputs
 from aot.capture.run import Forward
 
 __all__ = ["analyze"]
@@ -67,7 +67,7 @@ def analyze(forward: Forward, keep: bool = False) -> Effects:
         written=arguments.written,
         inference=frozenset(i for i, f in enumerate(forward.entry.fakes) if f.is_inference()),
         several_counters=arguments.several_counters(),
-        retaining=_retaining(forward.entry.all),
+        retaining=_retaining(forward.entry.tensors_and_subclasses),
         retaining_outputs=_retaining([forward.wrapped.get(i, v) for i, v in enumerate(forward.outputs)]),
         aware=_aware(forward.entry),
         histories=tuple(wrappers.histories),
@@ -76,7 +76,7 @@ def analyze(forward: Forward, keep: bool = False) -> Effects:
     )
 
 
-def _aware(entry: Entry) -> tuple[int, ...]:
+def _aware(entry: FakeInputs) -> tuple[int, ...]:
     written = {id(target) for state in set(entry.states) for target in state.writes.values()}
     return tuple(
         i

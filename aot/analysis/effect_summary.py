@@ -331,7 +331,7 @@ class Effects:
             to the part by its names, and the output that becomes it.
         visible: how many of the outputs the caller gets; the others are what wrapper subclasses are made of.
 
-    (Arguments and their storages are numbered as in `Arguments.all`.)
+    (Arguments and their storages are numbered as in `Arguments.tensors_and_subclasses`.)
     """
 
     values: tuple[Value, ...]

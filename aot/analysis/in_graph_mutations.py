@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from aot.analysis.context import World
 from aot.analysis.effect_summary import ArgumentRoot, BaseRoot, Output, Root, Taken, View, Write
-from aot.capture.inputs import Entry
+from aot.capture.inputs import FakeInputs
 from aot.capture.memory.storage import StorageState
 
 
@@ -31,7 +31,7 @@ def writes_in_graph(
     if any(value.history is not None for value in world.values):
         return ()
     entry = world.forward.entry
-    elsewhere = {entry.states[p.tensor] for p in world.forward.primals if p.stretch is not None}
+    elsewhere = {entry.states[p.tensor] for p in world.forward.primals if p.span is not None}
     elsewhere.update(entry.states[i] for i in changed)
     elsewhere.update(state for state in world.entered if state.grown)
     for output in outputs:
@@ -53,7 +53,7 @@ def writes_in_graph(
     )
 
 
-def _alone(entry: Entry, tensors: Collection[int]) -> set[int]:
+def _alone(entry: FakeInputs, tensors: Collection[int]) -> set[int]:
     """Those of the arguments `tensors` that share no memory with others of them."""
     alone: set[int] = set()
     by_storage: dict[StorageState, list[int]] = {}

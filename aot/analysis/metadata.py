@@ -235,7 +235,7 @@ def _inputs(forward: Forward, effects: Effects) -> tuple[InputAliasInfo, ...]:
         )
     replaced = {number for number, _, _ in effects.replaced}
     count = len(entry.fakes)
-    tracked = {entry.wrappers[w.tensor - count].family for w in effects.writes if w.tensor >= count}
+    tracked = {entry.wrappers[w.tensor - count].base_group for w in effects.writes if w.tensor >= count}
     for number, wrapper in enumerate(entry.wrappers, count):
         written = [found[i] for i in wrapper.meta.positions if found[i].mutates_data]
         found.append(
@@ -245,7 +245,7 @@ def _inputs(forward: Forward, effects: Effects) -> tuple[InputAliasInfo, ...]:
                 mutates_metadata=False,
                 mutates_storage_metadata=number in replaced,
                 mutations_hidden_from_autograd=bool(written) and wrapper.fake._version == wrapper.version,
-                mutations_under_no_grad_or_inference_mode=bool(written) and wrapper.family not in tracked,
+                mutations_under_no_grad_or_inference_mode=bool(written) and wrapper.base_group not in tracked,
                 resizes_storage=False,
                 requires_grad=wrapper.edge is not None,
                 keep_input_mutations=False,
@@ -348,7 +348,7 @@ class _Outputs:
         if origin is not None and is_undeclared_view(origin[1].step.op):
             return OutputType.UNSAFE_VIEW_ALIAS, tensor
         if tensor is not None:
-            whole = isinstance(output, Whole) and value is self.forward.entry.all[tensor]
+            whole = isinstance(output, Whole) and value is self.forward.entry.tensors_and_subclasses[tensor]
             return (OutputType.IS_INPUT if whole else OutputType.ALIAS_OF_INPUT), tensor
         if isinstance(output, Whole) and isinstance(root, (ValueRoot, WrapperRoot)):
             return OutputType.NON_ALIAS, None

@@ -113,7 +113,10 @@ class OutputEffects:
                 f"is asked; make a new tensor instead"
             )
         owner = self.world.index_of.get(id(root))
-        forgets = owner in self.world.forward.entry.forgetful and not self.recorder.journal.reshaped(root)
+        forgets = (
+            owner in self.world.forward.entry.loses_history_on_write
+            and not self.recorder.journal.reshaped(root)
+        )
         if forgets and (stale or derived) and steps and rebound is None:
             # What it is a view of, for autograd, has no history any more, and so has this one.
             assert owner is not None

@@ -30,7 +30,7 @@ from aot.analysis.effect_summary import (
 from aot.capture.memory.metadata_log import Reshape, WrapperRebind
 from aot.capture.memory.view_ops import ViewStep
 from aot.capture.run import Forward
-from aot.capture.subclass_inputs import WrapperEntry
+from aot.capture.subclass_inputs import FakeSubclassInput
 from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import flatten_subclass, has_nested_ints, inner_wrappers, parts_of
@@ -117,7 +117,7 @@ class WrapperEffects:
         self.histories.append(fake)
         return self._values + len(self.histories) - 1
 
-    def _argument(self, number: int, wrapper: WrapperEntry) -> None:
+    def _argument(self, number: int, wrapper: FakeSubclassInput) -> None:
         fake, edge = wrapper.fake, wrapper.edge
         kind = type(fake).__name__
         views = self.forward.recorder.wrapper_views
@@ -149,7 +149,7 @@ class WrapperEffects:
                     f"nothing; compile each size for itself (dynamic=False)"
                 )
             # (Views of one share a counter.)
-            if fake._version != wrapper.version and self._first + wrapper.family not in self.moves:
+            if fake._version != wrapper.version and self._first + wrapper.base_group not in self.moves:
                 self.moves.append(number)
         elif now is None or fake.is_leaf:
             raise errors.AutogradStateMutation(
@@ -174,13 +174,13 @@ class WrapperEffects:
             change.path,
         )
 
-    def _write(self, number: int, fake: Tensor, wrapper: WrapperEntry, base: bool = False) -> None:
+    def _write(self, number: int, fake: Tensor, wrapper: FakeSubclassInput, base: bool = False) -> None:
         """An argument, or its base, has got a history.
 
         Raises:
             AutogradStateMutation: there is a view of it that does not follow.
         """
-        family = [one for one in self.forward.entry.wrappers if one.family == wrapper.family]
+        family = [one for one in self.forward.entry.wrappers if one.base_group == wrapper.base_group]
         if any(one.is_view and not one.is_linked for one in family):
             raise errors.AutogradStateMutation(
                 f"the function writes in grad mode to an argument of type {type(fake).__name__} that is a "

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from aot.capture.recorder.autocast_cache import Candidate, CastsDiffer, CastUse
-from aot.specialize.call import Arguments, general_key, take_apart
+from aot.specialize.call import Arguments, analyze_arguments, key_without_sizes
 from aot.specialize.inline_cache import compile_test
 from aot.tensors.symbolic_sizes import StaticSizes
 from aot.torch_internals import autocast_state, dynamo_api, leaf_casts
 
 
 @dataclass(frozen=True, slots=True)
-class Casting:
+class CastInputs:
     """The arguments that are casts, for one compile.
 
     Attributes:
@@ -36,9 +36,11 @@ class Casting:
     inside: frozenset[int] = frozenset()
     detached: frozenset[int] = frozenset()
 
-    def differing(self, difference: CastsDiffer, call: Arguments) -> Casting:
+    def differing(self, difference: CastsDiffer, call: Arguments) -> CastInputs:
         """What the next trace of a call gets."""
-        return casting(call, False, self.inside | difference.inside, self.detached | difference.detached)
+        return find_cast_inputs(
+            call, False, self.inside | difference.inside, self.detached | difference.detached
+        )
 
     def of(self, tensors: Collection[int]) -> frozenset[int]:
         """The casts of some tensors."""
@@ -52,12 +54,12 @@ class Casting:
         return replace(constant, tensors=tensors, dimensions=constant.dimensions | dimensions)
 
 
-def casting(
+def find_cast_inputs(
     call: Arguments,
     inference: bool,
     inside: frozenset[int] = frozenset(),
     detached: frozenset[int] = frozenset(),
-) -> Casting:
+) -> CastInputs:
     """Find the leaves of a call that autocast may cast in it.
 
     Args:
@@ -67,7 +69,7 @@ def casting(
     """
     within, cached = autocast_state.cast_cache_key()
     if inference or not (within or autocast_state.is_autocast_enabled()):
-        return Casting(call)
+        return CastInputs(call)
     found: list[tuple[int, Tensor, bool]] = []
     for number, leaf in enumerate(call.tensors):
         if not leaf_casts.is_cacheable_leaf(leaf):
@@ -80,16 +82,16 @@ def casting(
         if cast is not None:
             found.append((number, cast.detach() if number in detached else cast, kept))
     if not found:
-        return Casting(call, (), inside, detached)
-    given = [value if index is None else call.all[index] for index, value in call.leaves]
-    arguments = take_apart([*given, *(cast for _, cast, _ in found)])
+        return CastInputs(call, (), inside, detached)
+    given = [value if index is None else call.tensors_and_subclasses[index] for index, value in call.leaves]
+    arguments = analyze_arguments([*given, *(cast for _, cast, _ in found)])
     first = len(arguments.leaves) - len(found)
     candidates = []
     for position, (number, _, kept) in enumerate(found, first):
         cast_number, _ = arguments.leaves[position]
         assert cast_number is not None
         candidates.append(Candidate(number, cast_number, kept, number in detached))
-    return Casting(arguments, tuple(candidates), inside, detached)
+    return CastInputs(arguments, tuple(candidates), inside, detached)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class CallCasts:
         ValueError: `use` is that of another call.
     """
 
-    def __init__(self, casting: Casting, use: CastUse, symbolic: bool) -> None:
+    def __init__(self, casting: CastInputs, use: CastUse, symbolic: bool) -> None:
         arguments, uses = casting.arguments, dict(use.used)
         if not uses.keys() <= set(casting.candidates):
             raise ValueError("casts of other arguments")
@@ -193,17 +195,17 @@ def _fitting(casts: Sequence[Tensor], symbolic: bool) -> Callable[..., bool]:
     """Whether others are of the same kind; with symbols for sizes, `ShapeGuards` tells of these."""
     if not casts:
         return lambda: True
-    arguments = take_apart(casts)
+    arguments = analyze_arguments(casts)
     key = _key(arguments, symbolic)
     test = None if symbolic else compile_test(arguments)
 
     def fits(*others: Tensor) -> bool:
         if test is not None and test(*others) is not None:
             return True
-        return _key(take_apart(others), symbolic) == key
+        return _key(analyze_arguments(others), symbolic) == key
 
     return fits
 
 
 def _key(arguments: Arguments, symbolic: bool) -> tuple[object, ...]:
-    return general_key(arguments, (), ()) if symbolic else arguments.key
+    return key_without_sizes(arguments, (), ()) if symbolic else arguments.key

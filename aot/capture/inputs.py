@@ -1,7 +1,8 @@
 """The arguments of a call inside of the trace: fakes that share storage as they do, and graph inputs.
 
-In: `Arguments`. Out: an `Entry`. `enter` makes one fake tensor per tensor, so that identity, storage sharing,
-geometry, autograd bases, leafness and version counters of the fakes are those of the real tensors.
+In: `Arguments`. Out: an `FakeInputs`. `make_graph_inputs` makes one fake tensor per tensor, so that identity,
+storage sharing, geometry, autograd bases, leafness and version counters of the fakes are those of the real
+tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from aot import errors
 from aot.capture.memory.storage import StorageState
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
-from aot.capture.subclass_inputs import WrapperEntry, enter_wrappers
+from aot.capture.subclass_inputs import FakeSubclassInput, make_subclass_inputs
 from aot.capture.trace_result import Primal
 from aot.graph.value_meta import ValueMeta, intern, meta_of
 from aot.specialize.call import Arguments
@@ -28,7 +29,7 @@ from aot.torch_internals import tensor_impl
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FakeInputs:
     """The arguments inside the trace.
 
     Attributes:
@@ -40,10 +41,10 @@ class Entry:
         grads: stand-ins for the gradients that leaves hold; to compute with one is refused.
         edges: the gradient edge of each when the function starts; None where it requires none.
         bases: fake bases of views whose base is not itself an argument, each with the index of one view (in
-            `all`).
+            `tensors_and_subclasses`).
         base_edges: their gradient edges.
-        forgetful: those that require grad by way of a leaf which is a view, as they are, of a base that does
-            not: where they are written to under no_grad, autograd forgets the leaf.
+        loses_history_on_write: those that require grad by way of a leaf which is a view, as they are, of a
+            base that does not: where they are written to under no_grad, autograd forgets the leaf.
         wrappers: the wrapper subclasses, numbered after the plain tensors.
     """
 
@@ -57,16 +58,16 @@ class Entry:
     edges: tuple[GradientEdge | None, ...]
     bases: tuple[tuple[Tensor, int], ...]
     base_edges: tuple[GradientEdge | None, ...]
-    forgetful: frozenset[int]
-    wrappers: tuple[WrapperEntry, ...] = ()
+    loses_history_on_write: frozenset[int]
+    wrappers: tuple[FakeSubclassInput, ...] = ()
 
     @property
-    def all(self) -> tuple[Tensor, ...]:
+    def tensors_and_subclasses(self) -> tuple[Tensor, ...]:
         """What stands for the plain tensors, and then for the wrapper subclasses."""
         return (*self.fakes, *(wrapper.fake for wrapper in self.wrappers))
 
 
-def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> Entry:
+def make_graph_inputs(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> FakeInputs:
     """Make the fakes of a call's tensors and a placeholder for each plain one; `primals` is extended as more
     graph inputs turn out to be needed."""
     tensors = arguments.tensors
@@ -102,10 +103,12 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
     leaves = tuple(f.is_leaf for f in fakes)
     grads = tuple(_held_gradient(recorder, t, f) for t, f in zip(tensors, fakes, strict=True))
     known = {**roots, **{id(t): f for t, f in zip(tensors, fakes, strict=True)}}
-    wrappers, bases = enter_wrappers(recorder, arguments.wrappers, arguments.metas, tensors, fakes, known)
+    wrappers, bases = make_subclass_inputs(
+        recorder, arguments.wrappers, arguments.metas, tensors, fakes, known
+    )
     hidden.extend((base, len(fakes) + i) for base, i in bases)
     edges = tuple(edge_of(f) for f in fakes)
-    return Entry(
+    return FakeInputs(
         fakes=tuple(fakes),
         before=before,
         states=states,
@@ -116,18 +119,20 @@ def enter(recorder: Recorder, arguments: Arguments, primals: list[Primal]) -> En
         edges=edges,
         bases=tuple(hidden),
         base_edges=tuple(edge_of(f) for f, _ in hidden),
-        forgetful=frozenset(i for i, tensor in enumerate(tensors) if not tensor.is_leaf and _is_part(tensor)),
+        loses_history_on_write=frozenset(
+            i for i, tensor in enumerate(tensors) if not tensor.is_leaf and _is_part(tensor)
+        ),
         wrappers=wrappers,
     )
 
 
-def stand_ins(arguments: Arguments) -> Arguments:
+def with_fake_tensors(arguments: Arguments) -> Arguments:
     """The same call with tensors that have no memory in the places of its own: it can be traced once more."""
     fakes, _ = make_fakes(arguments.tensors)
     for tensor, fake in zip(arguments.tensors, fakes, strict=True):
         if tensor.is_leaf and tensor.grad is not None:
             fake.grad = fake_of(geometry(fake), fake.device, False)
-    return replace(arguments, tensors=tuple(fakes), all=tuple(fakes))
+    return replace(arguments, tensors=tuple(fakes), tensors_and_subclasses=tuple(fakes))
 
 
 def _is_part(tensor: Tensor) -> bool:

@@ -17,14 +17,14 @@ from torch import Tensor, fx
 
 import aot.capture.control_flow.higher_order  # noqa: F401  (what operators that take functions do in a trace)
 from aot import errors
-from aot.capture.inputs import Entry, enter
+from aot.capture.inputs import FakeInputs, make_graph_inputs
 from aot.capture.intercept.inner_gradients import check_alone
 from aot.capture.intercept.patches import watched
 from aot.capture.memory.storage import StorageState
 from aot.capture.recorder.autocast_cache import Candidate, CastCache, CastsDiffer, CastUse
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.recorder import Recorder
-from aot.capture.subclass_inputs import WrapperEntry
+from aot.capture.subclass_inputs import FakeSubclassInput
 from aot.capture.trace_result import Primal
 from aot.guards.dynamic_code import dynamic_code_refused
 from aot.guards.process_settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
@@ -74,7 +74,7 @@ class Forward:
     """
 
     recorder: Recorder
-    entry: Entry
+    entry: FakeInputs
     primals: list[Primal]
     outputs: tuple[Any, ...]
     spec: pytree.TreeSpec
@@ -118,8 +118,8 @@ def run_once(
     recorder = Recorder(decompositions, lifetimes, inference, functionalize_rng, symbols)
     recorder.draws.may_be_set = seeds
     primals: list[Primal] = []
-    entry = enter(recorder, arguments, primals)
-    given = entry.all
+    entry = make_graph_inputs(recorder, arguments, primals)
+    given = entry.tensors_and_subclasses
     leaves = [value if index is None else given[index] for index, value in arguments.leaves]
     if symbols is not None:
         for leaf, number in symbols.numbers.items():
@@ -127,7 +127,7 @@ def run_once(
     grad = torch.is_grad_enabled()
     numbers = {id(fake): i for i, fake in enumerate(given)}
     differentiated: set[int] = set()
-    attributes = give_attributes(arguments.all, given)
+    attributes = give_attributes(arguments.tensors_and_subclasses, given)
     views = [f for f, t in zip(entry.fakes, arguments.tensors, strict=True) if t._is_view() > f._is_view()]
 
     recorder.casts = cast_cache = CastCache(recorder.read, given, candidates, title)
@@ -135,7 +135,7 @@ def run_once(
     def differentiating(given: Sequence[Any]) -> None:
         differentiated.update(numbers[id(t)] for t in given if id(t) in numbers)
         cast_cache.differentiating(differentiated)
-        check_alone(arguments.all, differentiated)
+        check_alone(arguments.tensors_and_subclasses, differentiated)
 
     try:
         with errors.recording_refusals(), recorder.draws.traced():
@@ -266,7 +266,7 @@ def _leave_modes(error: BaseException) -> None:
 
 
 def _take_apart(
-    recorder: Recorder, entry: Entry, wrapped: dict[int, Tensor], flat: list[Any]
+    recorder: Recorder, entry: FakeInputs, wrapped: dict[int, Tensor], flat: list[Any]
 ) -> tuple[tuple[Tensor, SubclassCreationMeta], ...]:
     """The wrapper subclasses that outputs are, or are views of, and that the function made; what they are
     made of is appended to the outputs."""
@@ -285,7 +285,7 @@ def _take_apart(
 
 
 def _replaced(
-    recorder: Recorder, entry: Entry, flat: list[Any]
+    recorder: Recorder, entry: FakeInputs, flat: list[Any]
 ) -> tuple[tuple[int, tuple[str, ...], int], ...]:
     """What wrapper subclasses among the arguments are made of now, where that is something else; it is
     appended to the outputs.
@@ -317,7 +317,9 @@ def _replaced(
     return tuple(found)
 
 
-def _expected(recorder: Recorder, wrapper: WrapperEntry, fakes: Sequence[Tensor]) -> SubclassCreationMeta:
+def _expected(
+    recorder: Recorder, wrapper: FakeSubclassInput, fakes: Sequence[Tensor]
+) -> SubclassCreationMeta:
     """How a wrapper subclass among the arguments is made, if nothing but its place in autograd has changed:
     contexts may tell whether it requires grad."""
     if wrapper.fake.requires_grad == (wrapper.edge is not None):
@@ -329,7 +331,7 @@ def _expected(recorder: Recorder, wrapper: WrapperEntry, fakes: Sequence[Tensor]
 
 def _other_parts(
     recorder: Recorder,
-    wrapper: WrapperEntry,
+    wrapper: FakeSubclassInput,
     before: SubclassCreationMeta,
     now: Any,
     fakes: Sequence[Tensor],
@@ -372,9 +374,7 @@ def _other_parts(
 def _values(primals: Sequence[Primal], tensors: Sequence[Tensor]) -> dict[fx.Node, Tensor]:
     """What is in memory where the graph inputs lie."""
     return {
-        p.node: physical(tensors[p.tensor])
-        if p.stretch is None
-        else as_strided_view(tensors[p.tensor], p.stretch)
+        p.node: physical(tensors[p.tensor]) if p.span is None else as_strided_view(tensors[p.tensor], p.span)
         for p in primals
     }
 

@@ -33,7 +33,7 @@ from aot.torch_internals import autograd_state, dispatcher, plain_fakes, tensor_
 
 
 @dataclass(frozen=True, slots=True)
-class WrapperEntry:
+class FakeSubclassInput:
     """A wrapper subclass inside the trace.
 
     Attributes:
@@ -45,7 +45,7 @@ class WrapperEntry:
         is_view, is_leaf: whether it is a view of another tensor; whether it is a leaf.
         is_linked: whether the fake is a view, of what stands for that.
         shown: its size and stride.
-        family: the number of the first one that is a view of the same tensor, or is that.
+        base_group: the number of the first one that is a view of the same tensor, or is that.
         inner: the wrapper subclasses that it is made of, by the way to them.
     """
 
@@ -58,18 +58,18 @@ class WrapperEntry:
     is_leaf: bool
     is_linked: bool
     shown: tuple[Any, Any]
-    family: int
+    base_group: int
     inner: dict[tuple[str, ...], Tensor]
 
 
-def enter_wrappers(
+def make_subclass_inputs(
     recorder: Recorder,
     wrappers: Sequence[Tensor],
     metas: Sequence[SubclassCreationMeta],
     tensors: Sequence[Tensor],
     fakes: Sequence[Tensor],
     known: Mapping[int, Tensor],
-) -> tuple[tuple[WrapperEntry, ...], list[tuple[Tensor, int]]]:
+) -> tuple[tuple[FakeSubclassInput, ...], list[tuple[Tensor, int]]]:
     """Make what stands for the wrapper subclasses of a call, of `fakes`, which stand for its `tensors`; and
     what stands for bases that are no arguments, each with the number of a view of it.
 
@@ -103,7 +103,7 @@ def enter_wrappers(
         _enter(recorder, real, made[id(real)], meta, family, i in linked)
         for i, (real, meta, family) in enumerate(zip(wrappers, metas, families, strict=True))
     )
-    recorder.wrapper_views.relate([(entry.fake, entry.family) for entry in entries])
+    recorder.wrapper_views.relate([(entry.fake, entry.base_group) for entry in entries])
     for i, entry in enumerate(entries):
         for path, one in (((), entry.fake), *entry.inner.items()):
             recorder.wrapper_views.entered.setdefault(tensor_impl.storage_key(one), (i, path))
@@ -224,7 +224,7 @@ def _enter(
     meta: SubclassCreationMeta,
     family: int,
     is_linked: bool,
-) -> WrapperEntry:
+) -> FakeSubclassInput:
     if isinstance(real, torch.nn.Parameter):
         fake._is_param = True
     if not is_linked and real.is_leaf:
@@ -236,7 +236,7 @@ def _enter(
             f"a {type(real).__name__} that is made again by its __tensor_unflatten__ has another standing "
             f"with autograd (requires_grad={fake.requires_grad}, is_leaf={fake.is_leaf})"
         )
-    return WrapperEntry(
+    return FakeSubclassInput(
         fake=fake,
         meta=meta,
         edge=edge_of(fake),
@@ -246,7 +246,7 @@ def _enter(
         is_leaf=real.is_leaf,
         is_linked=is_linked,
         shown=(tuple(fake.shape), fake.stride()),
-        family=family,
+        base_group=family,
         inner=dict(inner_wrappers(fake)),
     )
 

@@ -12,7 +12,7 @@ from aot.tensors.geometry import Geometry
 
 @dataclass(frozen=True, slots=True)
 class Primal:
-    """A graph input: what is in the memory of the tensor `tensor`, or, with `stretch`, a flat, detached view
+    """A graph input: what is in the memory of the tensor `tensor`, or, with `span`, a flat, detached view
     of the storage that it lies in.
 
     Attributes:
@@ -24,4 +24,4 @@ class Primal:
     tensor: int
     dtype: torch.dtype
     lazy: bool
-    stretch: Geometry | None = None
+    span: Geometry | None = None

@@ -14,7 +14,7 @@ from aot.analysis import analyze
 from aot.analysis.metadata import InputAliasInfo, OutputType, describe
 from aot.backends.compilers import nop
 from aot.cache.entry import Slot
-from aot.capture.cast_inputs import Casting
+from aot.capture.cast_inputs import CastInputs
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.run import Forward, run_once
 from aot.frontends.function import Specialization
@@ -141,13 +141,13 @@ class _Export(CompiledModule):
         self._tangents = len(tangents)
         return [r.detach() if isinstance(r, Tensor) else r for r in results], tangents, list(gradients)
 
-    def _casting(self, arguments: Arguments, inference: bool) -> Casting:
-        return Casting(arguments)  # An exported graph casts itself.
+    def _casting(self, arguments: Arguments, inference: bool) -> CastInputs:
+        return CastInputs(arguments)  # An exported graph casts itself.
 
     def _trace(
         self,
         flat: Callable[[list[Any]], Any],
-        casts: Casting,
+        casts: CastInputs,
         lifetimes: Lifetimes,
         noted: GuardTracker,
         inference: bool,
@@ -220,7 +220,7 @@ class _Export(CompiledModule):
     def _placeholders(self, forward: Forward, inputs: Sequence[int | None]) -> list[fx.Node]:
         """An input of the graph for each input, used or not."""
         builder = forward.recorder.builder
-        made = {primal.tensor: primal.node for primal in forward.primals if primal.stretch is None}
+        made = {primal.tensor: primal.node for primal in forward.primals if primal.span is None}
         placeholders = []
         for k, (i, value) in enumerate(zip(inputs, self._inputs, strict=True)):
             node = None if i is None else made.pop(i, None)

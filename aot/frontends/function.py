@@ -19,8 +19,8 @@ from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, complete
 from aot.cache.entry import Slot
 from aot.capture.autograd.engine import Level
-from aot.capture.cast_inputs import CallCasts, Casting, casting
-from aot.capture.inputs import stand_ins
+from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
+from aot.capture.inputs import with_fake_tensors
 from aot.capture.intercept.exception_handlers import refusing_caught
 from aot.capture.intercept.inner_gradients import checking
 from aot.capture.recorder.autocast_cache import CastsDiffer
@@ -39,9 +39,15 @@ from aot.runtime.build import Built, build
 from aot.runtime.call_assertions import asserting
 from aot.runtime.dry_run import rehearse
 from aot.runtime.graph_assertions import compile_graph
-from aot.specialize.call import Arguments, flattened, general_key, take_apart, unchanged
-from aot.specialize.inline_cache import MISSED, Answer, Lying, Recognitions
-from aot.specialize.recompile_reasons import Before, Key, why
+from aot.specialize.call import (
+    Arguments,
+    analyze_arguments,
+    flatten_arguments,
+    key_without_sizes,
+    refusing_container_changes,
+)
+from aot.specialize.inline_cache import MISS, CacheTarget, InlineCache, PlacementSensitivity
+from aot.specialize.recompile_reasons import Before, Key, recompile_reason
 from aot.tensors.fake_tensors import root_of
 from aot.tensors.subclasses import has_nested_ints
 from aot.tensors.symbolic_sizes import ShapeGuards, StaticSizes, SymbolicSizes
@@ -94,7 +100,7 @@ class Specialization:
     guards: Guards = field(repr=False)
     sizes: ShapeGuards | None = None
     numbers: tuple[int, ...] = ()
-    lying: Lying = Lying.IN_FULL
+    lying: PlacementSensitivity = PlacementSensitivity.FULL
     why: str = ""
     changes: SideEffects = NO_SIDE_EFFECTS
     attributes: AttributeNames = field(default_factory=AttributeNames)
@@ -107,7 +113,11 @@ class Specialization:
 
     def given(self, arguments: Arguments) -> tuple[torch.Tensor, ...] | None:
         """The tensors that it takes for a call; None where it does not answer it."""
-        return arguments.all if self.casts is None else self.casts.joined(arguments.all)
+        return (
+            arguments.tensors_and_subclasses
+            if self.casts is None
+            else self.casts.joined(arguments.tensors_and_subclasses)
+        )
 
     def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
         """What the function returns, for the tensors that it takes (`given`) and the leaves of its
@@ -117,11 +127,11 @@ class Specialization:
         return self.together(self.call(*tensors))
 
     @property
-    def as_answer(self) -> Answer:
+    def as_answer(self) -> CacheTarget:
         together = None if self.together is list else self.together  # (each call gives a list of its own)
         hold = self.guards.hold if self.region is None else self.holds
         casts = None if self.casts is None else self.casts.of
-        return Answer(hold, self.call, self.numbers, together, self.lying, self.attributes, casts)
+        return CacheTarget(hold, self.call, self.numbers, together, self.lying, self.attributes, casts)
 
 
 def runs_as_it_is() -> bool:
@@ -183,7 +193,7 @@ class CompiledFunction:
         # The same by what is left of a key without sizes: what answers more than one, and what cannot.
         self._general: dict[object, tuple[Specialization, ...]] = {}
         self._special: set[object] = set()
-        self._recognitions = Recognitions()
+        self._recognitions = InlineCache()
         self._attributes = AttributeNames()  # of tensors, which the function may read
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
@@ -208,9 +218,9 @@ class CompiledFunction:
             flat = self._recognitions.flat
             for answer in flat:
                 result = answer(args)
-                if result is not MISSED:
+                if result is not MISS:
                     if answer is not flat[0]:
-                        self._recognitions.passed(answer)
+                        self._recognitions.promote(answer)
                     return result
         return self._find(args, kwargs)
 
@@ -229,10 +239,10 @@ class CompiledFunction:
             for one in self._recognitions.newest_first:
                 if one.tree == tree and not one.flat:
                     result = one.answer(leaves)
-                    if result is not MISSED:
-                        self._recognitions.passed(one.answer)
+                    if result is not MISS:
+                        self._recognitions.promote(one.answer)
                         return result
-        arguments = take_apart(leaves)
+        arguments = analyze_arguments(leaves)
         key = self._key(tree, arguments)
         found = self._known(key, arguments)
         if found is None:
@@ -266,7 +276,7 @@ class CompiledFunction:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Sequence[Any], Hashable, bool]:
         """The leaves of a call's arguments, their tree, and whether what the caller gives are leaves."""
-        leaves, tree = flattened(args, kwargs)
+        leaves, tree = flatten_arguments(args, kwargs)
         return leaves, tree, leaves is args
 
     def _note(self, tree: Hashable, flat: bool, arguments: Arguments, specialization: Specialization) -> None:
@@ -281,7 +291,7 @@ class CompiledFunction:
         """
         with function_modes.without_user_modes(for_good=not self.asks_modes):
             leaves, tree, _ = self._flattened(args, kwargs)
-            arguments = take_apart(leaves)
+            arguments = analyze_arguments(leaves)
             key = self._key(tree, arguments)
             found = self._known(key, arguments)
             return self._new(key, arguments, args, kwargs, ahead=True) if found is None else found[0]
@@ -297,7 +307,9 @@ class CompiledFunction:
         with tracing(), young_garbage_only(), mode_stacks.user_dispatch_modes_off():
             found = self._known(key, arguments)  # by now, by another thread
             specialization = None if found is None else found[0]
-            dynamic = self._dynamic or any(map(dynamo_api.has_dynamic_marks, arguments.all))
+            dynamic = self._dynamic or any(
+                map(dynamo_api.has_dynamic_marks, arguments.tensors_and_subclasses)
+            )
             if specialization is None and (dynamic or self._general):
                 specialization = self._answering(general := self._without_sizes(key, arguments), arguments)
                 if specialization is not None:
@@ -342,13 +354,13 @@ class CompiledFunction:
         around = (
             *ambient_state.current_key(),
             function_modes.modes_key(),
-            self._attributes.key(arguments.all),
+            self._attributes.key(arguments.tensors_and_subclasses),
         )
         return tree, arguments.key, around
 
     def _without_sizes(self, key: Key, arguments: Arguments) -> object:
         tree, _, ambient = key
-        return tree, general_key(arguments, self._static(arguments), self._numbers), ambient
+        return tree, key_without_sizes(arguments, self._static(arguments), self._numbers), ambient
 
     def _answering(self, general: object, arguments: Arguments) -> Specialization | None:
         numbers = self._given(arguments).values()
@@ -370,7 +382,7 @@ class CompiledFunction:
     def _for_sizes(
         self,
         general: object,
-        casts: Casting,
+        casts: CastInputs,
         spec: pytree.TreeSpec,
         inference: bool,
         ahead: bool,
@@ -397,7 +409,9 @@ class CompiledFunction:
                 logs.log(logs.GUARDS, reason, error.__str__)
                 continue
             assert specialization.sizes is not None
-            if specialization.changes.once or specialization.sizes.hold(*arguments.all, *numbers.values()):
+            if specialization.changes.once or specialization.sizes.hold(
+                *arguments.tensors_and_subclasses, *numbers.values()
+            ):
                 return specialization
             self._general[general] = (specialization, *self._general.get(general, ()))
         self._special.add(general)
@@ -416,7 +430,9 @@ class CompiledFunction:
 
     def _remember(self, key: Key, arguments: Arguments, specialization: Specialization) -> Specialization:
         numbers = tuple(self._given(arguments).values())
-        reason = why(key, len(arguments.leaves), arguments.all, numbers, self._before)
+        reason = recompile_reason(
+            key, len(arguments.leaves), arguments.tensors_and_subclasses, numbers, self._before
+        )
         specialization = replace(specialization, why=reason)
         self._specializations.append(specialization)
         alike = self._cache.get(key, ())
@@ -457,7 +473,7 @@ class CompiledFunction:
 
     def _specialize(
         self,
-        casts: Casting,
+        casts: CastInputs,
         spec: pytree.TreeSpec,
         inference: bool,
         symbols: SymbolicSizes | None,
@@ -469,16 +485,16 @@ class CompiledFunction:
 
         def flat(leaves: list[Any]) -> Any:
             args, kwargs = pytree.tree_unflatten(leaves[: spec.num_leaves], spec)
-            with unchanged((args, kwargs)), function_modes.modes_restored():
+            with refusing_container_changes((args, kwargs)), function_modes.modes_restored():
                 return self.__wrapped__(*args, **kwargs)
 
         lifetimes = Lifetimes()
         noted = GuardTracker(
             self.__wrapped__, *function_modes.modes_aside(), runs=True, in_places=self._in_places
         )
-        noted.follow_attributes(arguments.all)
+        noted.follow_attributes(arguments.tensors_and_subclasses)
         self._attributes |= noted.attribute_names
-        plain = self._attributes.none_of(arguments.all)
+        plain = self._attributes.none_of(arguments.tensors_and_subclasses)
         slot = self._slot(casts, spec, inference, symbols) if plain else None
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
@@ -515,7 +531,7 @@ class CompiledFunction:
     def _trace(
         self,
         flat: Callable[[list[Any]], Any],
-        casts: Casting,
+        casts: CastInputs,
         lifetimes: Lifetimes,
         noted: GuardTracker,
         inference: bool,
@@ -571,7 +587,7 @@ class CompiledFunction:
     def _record(
         self,
         flat: Callable[[list[Any]], Any],
-        casts: Casting,
+        casts: CastInputs,
         lifetimes: Lifetimes,
         noted: GuardTracker,
         inference: bool,
@@ -597,7 +613,7 @@ class CompiledFunction:
         self,
         blueprint: Blueprint,
         flat: Callable[[list[Any]], Any],
-        casts: Casting,
+        casts: CastInputs,
         guards: Guards,
         slot: Slot,
     ) -> Specialization:
@@ -607,7 +623,7 @@ class CompiledFunction:
         compiled = self._compile_forward(blueprint.forward, blueprint)
         levels: list[Callable[[], Level] | None] = [None] * len(graphs)
         if any(blueprint.again):
-            again = self._again(flat, replace(casts, arguments=stand_ins(casts.arguments)), slot)
+            again = self._again(flat, replace(casts, arguments=with_fake_tensors(casts.arguments)), slot)
             levels = [
                 functools.partial(again, k) if is_so else None for k, is_so in enumerate(blueprint.again)
             ]
@@ -615,7 +631,9 @@ class CompiledFunction:
         built = build(blueprint.plan, compiled, (), graphs, levels, self._bw_compiler, look, None)
         return self._specialization(blueprint, built, blueprint.forward, guards, None, None, casts)
 
-    def _again(self, flat: Callable[[list[Any]], Any], casts: Casting, slot: Slot) -> Callable[[int], Level]:
+    def _again(
+        self, flat: Callable[[list[Any]], Any], casts: CastInputs, slot: Slot
+    ) -> Callable[[int], Level]:
         """What records, when it is first asked, the trace that a call like this one has left when it was
         compiled: for backwards that are recorded again, from the level of that number.
 
@@ -659,7 +677,7 @@ class CompiledFunction:
         guards: Guards,
         symbols: SymbolicSizes | None,
         sizes: ShapeGuards | None,
-        casts: Casting,
+        casts: CastInputs,
         changes: SideEffects = NO_SIDE_EFFECTS,
     ) -> Specialization:
         graphs = tuple(numbered(b, symbols).module for b in blueprint.backwards if b is not None)
@@ -683,7 +701,7 @@ class CompiledFunction:
             guards,
             sizes,
             () if symbols is None else tuple(symbols.numbers),
-            Lying.IN_FULL if config.settings().debug_assert else blueprint.plan.lying,
+            PlacementSensitivity.FULL if config.settings().debug_assert else blueprint.plan.lying,
             changes=changes,
             attributes=self._attributes,
             casts=given,
@@ -691,7 +709,7 @@ class CompiledFunction:
         )
 
     def _slot(
-        self, casts: Casting, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
+        self, casts: CastInputs, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
     ) -> Slot | None:
         """The place of such a call's compile in the cache on disk; None where it has none."""
         return None
@@ -699,7 +717,7 @@ class CompiledFunction:
     def _refused_cast(self, specialization: Specialization, arguments: Arguments) -> errors.Unsupported:
         """For a call of which the casts are others than when it was compiled."""
         casts = specialization.casts
-        kept = [] if casts is None else casts.kept(arguments.all)
+        kept = [] if casts is None else casts.kept(arguments.tensors_and_subclasses)
         names = " and ".join(self._title(arguments, number) for number in kept) or "a tensor"
         return errors.AutocastCacheUnsupported(
             f"autocast keeps a cast of {names} (of a tensor subclass, or made by another thread meanwhile), "
@@ -707,9 +725,9 @@ class CompiledFunction:
             f"with cache_enabled=False"
         )
 
-    def _casting(self, arguments: Arguments, inference: bool) -> Casting:
+    def _casting(self, arguments: Arguments, inference: bool) -> CastInputs:
         """A call, with the casts that it may take as further arguments."""
-        return casting(arguments, inference)
+        return find_cast_inputs(arguments, inference)
 
     def _title(self, arguments: Arguments, number: int) -> str:
         """What a message calls a tensor of a call."""
@@ -735,7 +753,7 @@ class CompiledFunction:
         """The tensors that the caller says are parameters or buffers: they live until the backward whatever
         is saved, lie in one place from call to call, and their sizes are no symbols."""
         leading = arguments.leaves[: self._num_params_buffers]
-        return arguments.plain(i for i, _ in leading if i is not None)
+        return arguments.inner_indices(i for i, _ in leading if i is not None)
 
     def _compile_forward(self, module: fx.GraphModule, blueprint: Blueprint) -> Compiled:
         if blueprint.plan.parts:

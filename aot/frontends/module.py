@@ -18,13 +18,20 @@ from torch import Tensor, fx, nn
 
 from aot import cache, errors
 from aot.backends.compilers import Compiler
-from aot.capture.cast_inputs import Casting
+from aot.capture.cast_inputs import CastInputs
 from aot.frontends.function import CompiledFunction, Partitioner, Specialization, runs_as_it_is
 from aot.guards.tracker import GuardTracker
 from aot.partition.default import default_partition
 from aot.specialize.call import Arguments, are_leaves
-from aot.specialize.inline_cache import calling
-from aot.specialize.module_state import Place, found, keeping, places_of, put, registered
+from aot.specialize.inline_cache import with_inline_cache
+from aot.specialize.module_state import (
+    Place,
+    implicit_leaves,
+    registered_slots,
+    state_restorer,
+    state_slots,
+    store_results,
+)
 from aot.tensors.symbolic_sizes import StaticSizes, SymbolicSizes
 from aot.torch_internals import dynamo_api, pytree, torch_fakes
 
@@ -55,7 +62,7 @@ class CompiledModule(CompiledFunction):
         self.__name__ = type(module).__name__
         self.__doc__ = module.__doc__
         self.module = module
-        self.flat = calling(self._recognitions, self._run)
+        self.flat = with_inline_cache(self._recognitions, self._run)
         self._marked = _marked(module)
         self._symbolic = _symbolic(module)
         count = self._num_params_buffers
@@ -76,8 +83,8 @@ class CompiledModule(CompiledFunction):
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if runs_as_it_is():
             return self.module(*args, **kwargs)
-        places = places_of(self.module)
-        return put(places, self._find((self._state(places), args, kwargs), {}))
+        places = state_slots(self.module)
+        return store_results(places, self._find((self._state(places), args, kwargs), {}))
 
     def _flattened(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -91,7 +98,7 @@ class CompiledModule(CompiledFunction):
         if not flat:
             super()._note(tree, flat, arguments, specialization)
             return
-        places, state = places_of(self.module), found(self.module)
+        places, state = state_slots(self.module), implicit_leaves(self.module)
         if state is None or tree != (len(places), len(arguments.leaves) - len(state.leaves)):
             return
         # (While a module is traced, stand-ins are in its places. No test passes for these, except on the
@@ -104,19 +111,19 @@ class CompiledModule(CompiledFunction):
         if values:
 
             def together(flat: list[Any]) -> Any:
-                return put(places, specialization.together(flat))
+                return store_results(places, specialization.together(flat))
 
-        answer = replace(specialization.as_answer, together=None if together is list else together)
+        answer = replace(specialization.as_answer, unflatten=None if together is list else together)
         self._recognitions.note(tree, flat, arguments, answer, state)
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
         """Compile for a call with such arguments, without making it."""
-        return self.specialize((self._state(places_of(self.module)), args, kwargs), {})
+        return self.specialize((self._state(state_slots(self.module)), args, kwargs), {})
 
     def _static(self, arguments: Arguments) -> frozenset[int]:
         given = arguments.leaves[self._num_params_buffers :]
         marked = (given[position][0] for position in self._marked)
-        return super()._static(arguments) | arguments.plain(i for i in marked if i is not None)
+        return super()._static(arguments) | arguments.inner_indices(i for i in marked if i is not None)
 
     def _constant(self, arguments: Arguments) -> StaticSizes:
         constant = super()._constant(arguments)
@@ -145,11 +152,11 @@ class CompiledModule(CompiledFunction):
         self, module: nn.Module, state: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The module's result, and what it puts into the places of its state, by their numbers."""
-        places = places_of(module)
+        places = state_slots(module)
         self._stand_ins = tuple(zip(places, state, strict=True))
         self._swap(self._stand_ins)
         result = module(*args, **kwargs)
-        now = places_of(module)
+        now = state_slots(module)
         if [(id(owner), name) for owner, name in now] != [(id(owner), name) for owner, name in places]:
             raise errors.ClosureMutation(
                 f"{self.__name__} gets parameters, buffers or other tensors when it is called, or loses "
@@ -164,7 +171,7 @@ class CompiledModule(CompiledFunction):
         return lambda: [place for place, _ in self._left]
 
     def _title(self, arguments: Arguments, number: int) -> str:
-        places = places_of(self.module)
+        places = state_slots(self.module)
         for (owner, name), (tensor, _) in zip(places, arguments.leaves, strict=False):
             if tensor == number:
                 parents = (p for p, one in self.module.named_modules() if owner is one._parameters)
@@ -175,7 +182,7 @@ class CompiledModule(CompiledFunction):
         self._stand_ins = ()
 
     def _slot(
-        self, casts: Casting, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
+        self, casts: CastInputs, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
     ) -> cache.Slot | None:
         folder = cache.chosen()
         if folder is None or not isinstance(self.module, fx.GraphModule):
@@ -190,7 +197,7 @@ class CompiledModule(CompiledFunction):
             dynamic=symbols is not None,
             candidates=casts.candidates,
         )
-        return cache.slot_of(folder, self.module, places_of(self.module), casts.arguments, spec, options)
+        return cache.slot_of(folder, self.module, state_slots(self.module), casts.arguments, spec, options)
 
     def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], GuardTracker]:
         if not scripts:
@@ -215,12 +222,12 @@ class CompiledModule(CompiledFunction):
     def _recording(self, places: Sequence[Place] = ()) -> Iterator[None]:
         """When this is over, its tensors are what they were, also those in `places` that it had before;
         meanwhile other threads' calls find them here."""
-        put_back = keeping(self.module, places)
+        put_back = state_restorer(self.module, places)
         outer = self._tracer, self._callers, self._left
         self._left = ()
         with self._swapping:
             self._tracer = threading.get_ident()
-            self._callers = {(id(owner), name): owner[name] for owner, name in places_of(self.module)}
+            self._callers = {(id(owner), name): owner[name] for owner, name in state_slots(self.module)}
         try:
             yield
             self._check_left()
@@ -233,7 +240,7 @@ class CompiledModule(CompiledFunction):
         """A backward that has been recorded leaves the module as it was."""
         if not self._left:
             return
-        now = {(id(owner), name): owner[name] for owner, name in places_of(self.module)}
+        now = {(id(owner), name): owner[name] for owner, name in state_slots(self.module)}
         left = {(id(owner), name): value for (owner, name), value in self._left}
         if now.keys() != left.keys() or any(now[place] is not value for place, value in left.items()):
             raise errors.ClosureMutation(
@@ -351,7 +358,7 @@ def aot_module(
         inference_compiler or fw_compiler,
         partition_fn or default_partition,
         decompositions or {},
-        len(registered(mod)),
+        len(registered_slots(mod)),
         keep_inference_input_mutations,
         functionalize_rng_ops,
         dynamic,

@@ -28,7 +28,7 @@ def exposed_of(
     ends: Mapping[Key, ArgumentEdge],
 ) -> list[Exposed]:
     """Every tensor with a history that the caller has after the call, each edge of the trace once."""
-    fakes = forward.entry.all
+    fakes = forward.entry.tensors_and_subclasses
     written: dict[int, list[int]] = {}  # the values that go into tensors of one root
     for write in effects.writes:
         if write.tracked:
@@ -98,7 +98,7 @@ def check_hooks(forward: Forward, exposed: list[Exposed], ends: Mapping[Key, Arg
     """
     hooks = forward.recorder.hooks
     hooks.check("tensor", [(end.tensor, GradientEdge(*edge)) for edge, end in ends.items()])
-    hooks.check("tensor", _edges_of(enumerate(forward.entry.all)))
+    hooks.check("tensor", _edges_of(enumerate(forward.entry.tensors_and_subclasses)))
     hooks.check("output", _edges_of(enumerate(forward.outputs)))
     hooks.check("output", _edges_of(forward.wrapped.items()))
     hooks.check_outside(_made_by_callers(exposed, ends), [node for node, _ in ends])
@@ -113,7 +113,11 @@ def check_remembered(forward: Forward, targets: Iterable[Target]) -> None:
     """
     entry = forward.entry
     for target in targets:
-        if isinstance(target, ArgumentEdge) and not target.of_base and target.tensor in entry.forgetful:
+        if (
+            isinstance(target, ArgumentEdge)
+            and not target.of_base
+            and target.tensor in entry.loses_history_on_write
+        ):
             fake, edge = entry.fakes[target.tensor], entry.edges[target.tensor]
             same = edge is not None and fake.requires_grad and get_gradient_edge(fake) == edge
             if same and version_of(fake) != entry.versions[target.tensor]:

@@ -140,7 +140,7 @@ class _Recording:
         self._assign(graph, engine, firsts, failing)
         self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
         own = find_kept_edges(recorder, graph)
-        arguments, roots = self.forward.entry.all, self.effects.root_fakes
+        arguments, roots = self.forward.entry.tensors_and_subclasses, self.effects.root_fakes
         behind = tangents_behind(recorder.builder.graph, engine.segments)
         with torch.autograd.set_multithreading_enabled(False):
             kept = find_kept(recorder, graph, engine, arguments, roots, behind)
@@ -244,7 +244,7 @@ class _Recording:
         the trace: a write to a view keeps the view, and goes to its base, where the segment leads."""
         if not recorded.gradients or not any(map(autograd_graph.is_copy_slices, nodes)):
             return {}
-        fakes, joined = self.forward.entry.all, self.forward.recorder.joined
+        fakes, joined = self.forward.entry.tensors_and_subclasses, self.forward.recorder.joined
 
         def storage(target: ArgumentEdge) -> int:
             return tensor_impl.storage_key(fakes[target.tensor])

@@ -157,11 +157,11 @@ def record(
     _check_memory(arguments, joint)
     numbers: dict[object, int] = {}
     keys: list[object] = [tensor_impl.storage_key(t) for t in arguments.tensors]
-    keys += [("wrapper", wrapper.family) for wrapper in entry.wrappers]
+    keys += [("wrapper", wrapper.base_group) for wrapper in entry.wrappers]
     storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
     parameters = static.union(_accumulating(arguments))
     fw_module, bw_module = _partitioned(joint, effects, options.partition, parameters, options.name)
-    leaves = frozenset(i for i, t in enumerate(arguments.all) if _accumulates(t))
+    leaves = frozenset(i for i, t in enumerate(arguments.tensors_and_subclasses) if _accumulates(t))
     parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
     asked = (
         looked.asked or noted.reads_attribute(metadata_reads.NAMES) or metadata_reads.asks(tuple(noted.roots))
@@ -294,7 +294,7 @@ def _partitioned(
         kept = (k.tensor for s in joint.segments for k in s.kept)
         free = parameters.intersection(i for i in kept if i is not None)
         free -= set(effects.written)
-        static = [i for i, p in enumerate(joint.primals) if p.tensor in free and p.stretch is None]
+        static = [i for i, p in enumerate(joint.primals) if p.tensor in free and p.span is None]
         options["static_lifetime_input_indices"] = static
     forward, backward = partition(joint.graph, inputs, num_fwd_outputs=joint.values, **options)
     drop_repeated_effects(forward, backward)
@@ -331,7 +331,9 @@ def _lie_apart(arguments: Arguments) -> bool:
 
 def _accumulating(arguments: Arguments) -> frozenset[int]:
     """The plain tensors that are such leaves, or that such leaves are made of."""
-    return arguments.plain(i for i, t in enumerate(arguments.all) if _accumulates(t))
+    return arguments.inner_indices(
+        i for i, t in enumerate(arguments.tensors_and_subclasses) if _accumulates(t)
+    )
 
 
 def _accumulates(tensor: torch.Tensor) -> bool:

@@ -17,7 +17,7 @@ from aot.capture.autograd.edge_targets import ArgumentEdge, WrittenEdge
 from aot.joint.joint import Joint, Kept, Segment
 from aot.runtime.saved_values import Own, Saved, Saving, Savings, Watch, tangents_from_start
 from aot.runtime.schedule import Item, arrange
-from aot.specialize.inline_cache import Lying
+from aot.specialize.inline_cache import PlacementSensitivity
 from aot.tensors.geometry import Geometry
 from aot.tensors.symbolic_sizes import ShapeGuards
 from aot.tensors.views import alias_root
@@ -132,7 +132,7 @@ class Plan:
     inference: bool
     converted: tuple[int, ...]
     scripted: bool
-    lying: Lying
+    lying: PlacementSensitivity
     numbers: ShapeGuards
 
 
@@ -182,7 +182,7 @@ def make_plan(
         leaves=leaves.union(effects.required),
         together=together,
         wrapped=wrapped,
-        inputs=tuple(Input(p.tensor, p.stretch, p.dtype, p.lazy) for p in joint.primals),
+        inputs=tuple(Input(p.tensor, p.span, p.dtype, p.lazy) for p in joint.primals),
         idle=not joint.generators and all(_is_idle(node) for node in forward.graph.nodes),
         generators=joint.generators,
         values=tuple(v.where for v in effects.values),
@@ -223,23 +223,25 @@ def _is_idle(node: fx.Node) -> bool:
     return node.op == "placeholder" or (node.op == "output" and not node.args[0])
 
 
-def _lying(asked: bool, apart: bool, effects: Effects, joint: Joint, parts: Sequence[Part]) -> Lying:
+def _lying(
+    asked: bool, apart: bool, effects: Effects, joint: Joint, parts: Sequence[Part]
+) -> PlacementSensitivity:
     moved = (
         *(effects.changes, effects.required, effects.released, effects.detached, effects.pinned),
         *(effects.grown, effects.retaining, effects.retaining_outputs, effects.aware, effects.replaced),
     )
     if asked or any(moved):
-        return Lying.IN_FULL
+        return PlacementSensitivity.FULL
     done = (effects.writes, effects.kept, effects.moves)
     if (
         apart
         and not any(done)
         and all(isinstance(root, ValueRoot) for root in effects.roots)
-        and all(primal.stretch is None for primal in joint.primals)
+        and all(primal.span is None for primal in joint.primals)
         and all(map(_reads_values, parts))
     ):
-        return Lying.ANYWHERE
-    return Lying.TOGETHER
+        return PlacementSensitivity.NONE
+    return PlacementSensitivity.ALIASING
 
 
 def _reads_values(part: Part) -> bool:

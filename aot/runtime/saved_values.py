@@ -135,7 +135,7 @@ class Savings:
         self._value_of = {self._roots[results[i]]: v for i, v in reversed(values)}
         self._apart = {storages[i] for i, _ in effects.changes} | {storages[i] for i in effects.moves}
         self._apart |= {storages[i] for i in effects.several_counters}
-        self._apart |= {storages[p.tensor] for p in joint.primals if p.stretch is not None}
+        self._apart |= {storages[p.tensor] for p in joint.primals if p.span is not None}
         self._touched = self._apart | {storages[i] for i in effects.written}
         # What the wrapper itself moves the version counter of, after it is saved.
         self._bumped = {

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot.specialize.subclass_keys import key_of_wrapper, key_of_wrappers
+from aot.specialize.subclass_keys import subclass_key, subclass_keys
 from aot.tensors.constants import CONSTANTS, constant_key
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import SubclassCreationMeta, flatten_subclass, has_nested_ints, is_wrapper
@@ -26,7 +26,7 @@ _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _NO_CONTAINERS = _PLAIN.union(CONSTANTS)
 
 
-def flattened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Hashable]:
+def flatten_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Sequence[Any], Hashable]:
     """The leaves of a call's arguments, and their tree: equal for two calls exactly when their trees are."""
     if not kwargs and are_leaves(args):
         return args, len(args)  # ten times as fast
@@ -39,7 +39,7 @@ def are_leaves(args: tuple[Any, ...]) -> bool:
 
 
 @contextlib.contextmanager
-def unchanged(given: tuple[tuple[Any, ...], dict[str, Any]]) -> Iterator[None]:
+def refusing_container_changes(given: tuple[tuple[Any, ...], dict[str, Any]]) -> Iterator[None]:
     """Refuse a function that changes containers among its arguments while this lasts: it is given copies.
 
     Raises:
@@ -75,29 +75,29 @@ class Arguments:
         leaves: per leaf, the index of its tensor or None, and its value when it is not a tensor. Wrapper
             subclasses are counted after the plain tensors.
         key: equal for two calls exactly when one trace answers both.
-        all: the plain tensors, and then the wrapper subclasses among the leaves, each object once; what a
-            compiled call takes.
+        tensors_and_subclasses: the plain tensors, and then the wrapper subclasses among the leaves, each
+            object once; what a compiled call takes.
         metas: how each wrapper subclass is made of `tensors`.
     """
 
     tensors: tuple[Tensor, ...]
     leaves: tuple[tuple[int | None, Any], ...]
     key: tuple[object, ...]
-    all: tuple[Tensor, ...]
+    tensors_and_subclasses: tuple[Tensor, ...]
     metas: tuple[SubclassCreationMeta, ...] = ()
 
     @property
     def wrappers(self) -> tuple[Tensor, ...]:
         """The wrapper subclasses."""
-        return self.all[len(self.tensors) :]
+        return self.tensors_and_subclasses[len(self.tensors) :]
 
-    def plain(self, numbers: Iterable[int]) -> frozenset[int]:
-        """Those of `tensors` that these of `all` are, or are made of."""
+    def inner_indices(self, numbers: Iterable[int]) -> frozenset[int]:
+        """Those of `tensors` that these of `tensors_and_subclasses` are, or are made of."""
         count = len(self.tensors)
         return frozenset(i for k in numbers for i in ((k,) if k < count else self.metas[k - count].positions))
 
 
-def take_apart(leaves: Sequence[Any]) -> Arguments:
+def analyze_arguments(leaves: Sequence[Any]) -> Arguments:
     """The tensors, constants and specialization key of a call.
 
     Raises:
@@ -195,7 +195,7 @@ def take_apart(leaves: Sequence[Any]) -> Arguments:
     plain = tuple(tensors)
     if not wrappers:
         return Arguments(plain, tuple(parts), tuple(key), plain)
-    key.extend(key_of_wrappers(wrappers, metas, groups, seen))
+    key.extend(subclass_keys(wrappers, metas, groups, seen))
     # (Numbers below 0 count wrappers.)
     counted = tuple((len(plain) + ~i if i is not None and i < 0 else i, value) for i, value in parts)
     return Arguments(plain, counted, tuple(key), (*plain, *wrappers), tuple(metas))
@@ -214,7 +214,7 @@ def _check_wrapper(position: int, wrapper: Tensor, transformed: bool) -> None:
         )
 
 
-def general_key(
+def key_without_sizes(
     arguments: Arguments, as_they_are: Collection[int], numbers: Sequence[int]
 ) -> tuple[object, ...]:
     """The key of a call without sizes, strides and offsets, but for those of the tensors `as_they_are`, and
@@ -239,7 +239,7 @@ def general_key(
         elif first not in ("subclass", "base"):  # (With symbols no fake is a view of its base's.)
             key.append(part)
     for wrapper, meta in zip(arguments.wrappers, arguments.metas, strict=True):
-        key.append(key_of_wrapper(wrapper, meta.showing(_small)))
+        key.append(subclass_key(wrapper, meta.showing(_small)))
     return tuple(key)
 
 

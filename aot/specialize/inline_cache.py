@@ -3,8 +3,8 @@
 A key is made of some fifteen attributes of each tensor, read one by one and hashed. The test of a key reads
 most of them in C (`tensor_impl.compile_tensor_test`), and the rest cheapest first, up to the first that
 differs. It passes only for calls that have this key, or one that means the same to what answers
-(`Answer.lying`); it need not pass for all of them. What answers the call is called from the same generated
-function, so that a call that is known runs that, and what answers it.
+(`CacheTarget.placement`); it need not pass for all of them. What answers the call is called from the same
+generated function, so that a call that is known runs that, and what answers it.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ MOST = 8  # tests that one function has: each costs some 0.1 us in a call that i
 EVERY = 16  # once so many calls had to make their key, there is a test too few, or one for nothing
 FEW = 4  # so many tensors are asked one by one
 
-MISSED: Any = object()
+MISS: Any = object()
 """What a test gives for a call that it does not pass for."""
 
 
-class Lying(enum.Enum):
+class PlacementSensitivity(enum.Enum):
     """What of a call's tensors matters besides their elements, layouts and standing with autograd."""
 
-    ANYWHERE = "none of the rest"  # they are read, and that is all
-    TOGETHER = "which share a storage, and what they are views of"  # they are written to or returned, too
-    IN_FULL = "the sizes of storages as well, and whether they hold gradients"
+    NONE = "none of the rest"  # they are read, and that is all
+    ALIASING = "which share a storage, and what they are views of"  # they are written to or returned, too
+    FULL = "the sizes of storages as well, and whether they hold gradients"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CacheTarget:
     """What answers the calls of one key.
 
     Attributes:
         hold: whether it still does.
         call: takes the call's tensors, and then some leaves of its arguments.
         numbers: the positions of these leaves.
-        together: makes the result of what `call` gives; None where that is the result.
-        lying: what of the tensors matters to it. If that is not all, it answers calls as well of which the
-            keys differ in the rest.
+        unflatten: makes the result of what `call` gives; None where that is the result.
+        placement: what of the tensors matters to it. If that is not all, it answers calls as well of which
+            the keys differ in the rest.
         attributes: the Python attributes of tensors that it may have read, of which these have none.
         casts: gives further tensors that `call` takes after those of the call, or None where it does not
             answer it.
@@ -60,14 +60,14 @@ class Answer:
     hold: Callable[[], bool]
     call: Callable[..., Any]
     numbers: tuple[int, ...]
-    together: Callable[[Any], Any] | None
-    lying: Lying = Lying.IN_FULL
+    unflatten: Callable[[Any], Any] | None
+    placement: PlacementSensitivity = PlacementSensitivity.FULL
     attributes: AttributeNames = field(default_factory=AttributeNames)
     casts: Callable[[Sequence[Tensor]], tuple[Tensor, ...] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ImplicitLeaves:
     """Leaves that a call is not given, but finds.
 
     Attributes:
@@ -81,18 +81,18 @@ class Found:
     names: dict[str, Any] = field(default_factory=dict)
 
 
-NOTHING = Found()
+NOTHING = ImplicitLeaves()
 
 
 @dataclass(frozen=True, slots=True)
-class Recognition:
+class InlineCacheEntry:
     """The test of one key.
 
     Attributes:
         tree: of the arguments.
         flat: whether the call's arguments are leaves.
         answer: takes the leaves of a call with this tree, but for those that it finds. Gives the call's
-            result, if it has this key and what answers it still does; otherwise `MISSED`.
+            result, if it has this key and what answers it still does; otherwise `MISS`.
     """
 
     tree: Hashable
@@ -100,7 +100,7 @@ class Recognition:
     answer: Callable[[Sequence[Any]], Any]
 
 
-class Recognitions:
+class InlineCache:
     """The tests of the keys that a function is called with.
 
     Attributes:
@@ -119,41 +119,46 @@ class Recognitions:
     """
 
     def __init__(self) -> None:
-        self.newest_first: tuple[Recognition, ...] = ()
+        self.newest_first: tuple[InlineCacheEntry, ...] = ()
         self.flat: tuple[Callable[[Sequence[Any]], Any], ...] = ()
         self._missed = 0
 
-    def _set(self, *newest_first: Recognition) -> None:
+    def _set(self, *newest_first: InlineCacheEntry) -> None:
         self.newest_first = newest_first
         self.flat = tuple(one.answer for one in newest_first if one.flat)
 
-    def passed(self, answer: Callable[[Sequence[Any]], Any]) -> None:
+    def promote(self, answer: Callable[[Sequence[Any]], Any]) -> None:
         """Try it first from now on."""
         now = self.newest_first
         self._set(*sorted(now, key=lambda one: one.answer is not answer))
 
     def note(
-        self, tree: Hashable, flat: bool, arguments: Arguments, answer: Answer, found: Found = NOTHING
+        self,
+        tree: Hashable,
+        flat: bool,
+        arguments: Arguments,
+        answer: CacheTarget,
+        found: ImplicitLeaves = NOTHING,
     ) -> None:
         """A call had to make its key, although there is something that answers it: have a test for the next,
         perhaps instead of the one that was of no use for longest."""
         self._missed += 1
         if len(self.newest_first) < MOST or self._missed % EVERY == 0:
-            test = compile_recognition(arguments, answer, found)
+            test = compile_cache_entry(arguments, answer, found)
             if test is not None:
-                self._set(Recognition(tree, flat, test), *self.newest_first[: MOST - 1])
+                self._set(InlineCacheEntry(tree, flat, test), *self.newest_first[: MOST - 1])
 
 
-def calling(seen: Recognitions, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+def with_inline_cache(seen: InlineCache, otherwise: Callable[..., Any]) -> Callable[..., Any]:
     """A function of positional arguments: what answers them if they are known again, else `otherwise`."""
 
     def call(*args: Any) -> Any:
         flat = seen.flat
         for answer in flat:
             result = answer(args)
-            if result is not MISSED:
+            if result is not MISS:
                 if answer is not flat[0]:
-                    seen.passed(answer)
+                    seen.promote(answer)
                 return result
         return otherwise(*args)
 
@@ -162,14 +167,15 @@ def calling(seen: Recognitions, otherwise: Callable[..., Any]) -> Callable[..., 
     return call
 
 
-def compile_recognition(
-    arguments: Arguments, answer: Answer, found: Found
+def compile_cache_entry(
+    arguments: Arguments, answer: CacheTarget, found: ImplicitLeaves
 ) -> Callable[[Sequence[Any]], Any] | None:
-    """What `Recognition.answer` is, for the calls that have the key of `arguments` under what is around it
-    now; None for arguments that have no test (`compile_test`), or of which Python attributes may be read."""
-    if arguments.metas or not answer.attributes.none_of(arguments.all):
+    """What `InlineCacheEntry.answer` is, for the calls that have the key of `arguments` under what is around
+    it now; None for arguments that have no test (`compile_test`), or of which Python attributes may be
+    read."""
+    if arguments.metas or not answer.attributes.none_of(arguments.tensors_and_subclasses):
         return None
-    return _Test(arguments, answer.lying).recognition(answer, found)
+    return _Test(arguments, answer.placement).cache_entry(answer, found)
 
 
 def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | None] | None:
@@ -186,12 +192,12 @@ def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | Non
 class _Test:
     """The parts of one test, as source."""
 
-    def __init__(self, arguments: Arguments, lying: Lying = Lying.IN_FULL) -> None:
+    def __init__(self, arguments: Arguments, lying: PlacementSensitivity = PlacementSensitivity.FULL) -> None:
         self._arguments = arguments
-        self._anywhere = lying is Lying.ANYWHERE
-        self._in_full = lying is Lying.IN_FULL
+        self._anywhere = lying is PlacementSensitivity.NONE
+        self._in_full = lying is PlacementSensitivity.FULL
         self._tests: list[str] = []
-        self._scope: dict[str, Any] = {"key_of": constant_key, "missed": MISSED, "recording": RECORDING}
+        self._scope: dict[str, Any] = {"key_of": constant_key, "missed": MISS, "recording": RECORDING}
         self._leaves = [f"a{position}" for position in range(len(arguments.leaves))]
         self._shown: list[str] = []  # the tensors, each once
 
@@ -207,13 +213,15 @@ class _Test:
         )
         return test
 
-    def recognition(self, answer: Answer, found: Found) -> Callable[[Sequence[Any]], Any] | None:
+    def cache_entry(
+        self, answer: CacheTarget, found: ImplicitLeaves
+    ) -> Callable[[Sequence[Any]], Any] | None:
         if not self._made():
             return None
         ambient, names = ambient_state.compile_key_test(self._arguments.tensors)
         self._scope.update(found.names)
         self._scope.update(names)
-        self._scope.update(hold=answer.hold, call=answer.call, together=answer.together)
+        self._scope.update(hold=answer.hold, call=answer.call, together=answer.unflatten)
         self._tests.insert(0, "not recording")
         self._tests.insert(2, ambient)
         self._attributes(answer.attributes)
@@ -223,7 +231,7 @@ class _Test:
         given = [*self._shown, *further, *(f"a{position}" for position in answer.numbers)]
         as_they_are = given == self._leaves and not found.leaves
         result = "call(*given)" if as_they_are else f"call({', '.join(given)})"
-        if answer.together is not None:
+        if answer.unflatten is not None:
             result = f"together({result})"
         lines = [
             "def recognised(given):",
@@ -251,7 +259,7 @@ class _Test:
         )
         return recognised
 
-    def _further(self, answer: Answer) -> tuple[str, ...]:
+    def _further(self, answer: CacheTarget) -> tuple[str, ...]:
         """What gets the further tensors."""
         if answer.casts is None:
             return ()

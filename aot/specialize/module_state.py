@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from aot.guards.guard import MISSING
 from aot.guards.module_attributes import attributes_read_by_forward
-from aot.specialize.inline_cache import Found
+from aot.specialize.inline_cache import ImplicitLeaves
 from aot.tensors.subclasses import is_wrapper
 from aot.torch_internals import tensor_impl
 
@@ -26,12 +26,12 @@ def owners_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
     return module._parameters, module._buffers
 
 
-def places_of(module: nn.Module) -> list[Place]:
+def state_slots(module: nn.Module) -> list[Place]:
     """Those of a module and of its submodules: parameters and buffers first."""
-    return [*registered(module), *(place for _, _, place in _attributes(module))]
+    return [*registered_slots(module), *(place for _, _, place in _attributes(module))]
 
 
-def registered(module: nn.Module) -> list[Place]:
+def registered_slots(module: nn.Module) -> list[Place]:
     """Those of parameters and buffers."""
     return [
         (owner, name)
@@ -64,7 +64,7 @@ def _may_be_argument(value: Any) -> bool:
     return isinstance(value, Tensor) and (is_wrapper(value) or tensor_impl.layout_of(value) is torch.strided)
 
 
-def keeping(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], None]:
+def state_restorer(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], None]:
     """What gives a module everything back that is in its places now, and in some that it had before, and
     takes away what has become a place since. (What else is in lists and dicts that hold some is left alone.)
     """
@@ -72,7 +72,7 @@ def keeping(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], Non
     spaces = {id(vars(one)): dict(vars(one)) for one in module.modules()}
     before = [owner.copy() for owner in owners]
     own = spaces.keys() | set(map(id, owners))
-    every = [*places, *places_of(module)]
+    every = [*places, *state_slots(module)]
     held = [(owner, name, owner[name]) for owner, name in every if id(owner) not in own and _has(owner, name)]
     named = [place for place in every if id(place[0]) in spaces]
 
@@ -83,7 +83,7 @@ def keeping(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], Non
         for owner, name, value in held:
             if isinstance(owner, dict) or _has(owner, name):
                 owner[name] = value
-        for space, name in (*named, *(place for place in places_of(module) if id(place[0]) in spaces)):
+        for space, name in (*named, *(place for place in state_slots(module) if id(place[0]) in spaces)):
             value = spaces[id(space)].get(name, MISSING)
             if value is MISSING:
                 space.pop(name, None)
@@ -98,7 +98,7 @@ def _has(owner: Any, name: Any) -> bool:
     return name in owner if isinstance(owner, dict) else name < len(owner)
 
 
-def put(places: Sequence[Place], returned: tuple[Any, dict[int, Any]]) -> Any:
+def store_results(places: Sequence[Place], returned: tuple[Any, dict[int, Any]]) -> Any:
     """What a module returns; given with what it has put into its places, which is put there."""
     result, values = returned
     for number, value in values.items():
@@ -107,8 +107,8 @@ def put(places: Sequence[Place], returned: tuple[Any, dict[int, Any]]) -> Any:
     return result
 
 
-def found(module: nn.Module) -> Found | None:
-    """What is in the `places_of` of a module, for calls that are known again; None where it may have others
+def implicit_leaves(module: nn.Module) -> ImplicitLeaves | None:
+    """What is in the `state_slots` of a module, for calls that are known again; None where it may have others
     without saying so.
 
     Example:
@@ -144,7 +144,7 @@ def found(module: nn.Module) -> Found | None:
             names[held] = owner
             tests.append(f"v{number}.get({name!r}) is {held} and len({held}) == {len(owner)}")
         leaves.append(f"{lists.get(id(owner), f'v{number}')}[{key!r}]")
-    return Found(tuple(tests), tuple(leaves), names)
+    return ImplicitLeaves(tuple(tests), tuple(leaves), names)
 
 
 _LISTS = ("modules", "named_modules")  # what tells the submodules

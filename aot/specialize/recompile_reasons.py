@@ -41,7 +41,7 @@ Key = tuple[object, tuple[object, ...], tuple[object, ...]]
 Before = tuple[Key, Guards, ShapeGuards | None]
 
 
-def why(
+def recompile_reason(
     key: Key, leaves: int, tensors: Sequence[Tensor], numbers: Sequence[int], before: Sequence[Before]
 ) -> str:
     """What keeps the specializations `before`, or the last of them, from answering a call; empty where there

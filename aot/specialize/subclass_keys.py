@@ -18,7 +18,7 @@ from aot.tensors.subclasses import (
 from aot.torch_internals import autograd_state
 
 
-def key_of_wrappers(
+def subclass_keys(
     wrappers: Sequence[Tensor],
     metas: Sequence[SubclassCreationMeta],
     storages: Mapping[int, int],
@@ -34,7 +34,7 @@ def key_of_wrappers(
         UnsupportedArgument: it cannot be told of one which others are like it.
     """
     for wrapper, meta in zip(wrappers, metas, strict=True):
-        yield key_of_wrapper(wrapper, meta)
+        yield subclass_key(wrapper, meta)
         base = view_base(wrapper)
         if base is not None and is_wrapper(base):
             of, parts = flatten_subclass(base)
@@ -48,7 +48,7 @@ def key_of_wrappers(
         yield "inner", *(numbers.get(id(part)) for part in inner)
 
 
-def key_of_wrapper(wrapper: Tensor, meta: SubclassCreationMeta) -> tuple[object, ...]:
+def subclass_key(wrapper: Tensor, meta: SubclassCreationMeta) -> tuple[object, ...]:
     """The part that tells of one, but for how its base lies."""
     base, leaf = view_base(wrapper), wrapper.is_leaf
     return (

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import aot
-from aot.specialize.call import flattened, take_apart
-from aot.specialize.inline_cache import EVERY, MISSED, MOST, compile_test
+from aot.specialize.call import analyze_arguments, flatten_arguments
+from aot.specialize.inline_cache import EVERY, MISS, MOST, compile_test
 from aot.torch_internals import ambient_state, dispatcher, tensor_impl
 from fuzz.campaign.workers.handlers import program
 from fuzz.program.printer import load
@@ -122,7 +122,7 @@ MODES: dict[str, Callable[[], Any]] = {
 def test_the_test_of_a_key_passes_for_calls_of_this_key_alone(name: str, mode: str) -> None:
     with MODES[mode]():
         try:
-            arguments = take_apart(PAIRS[name]())
+            arguments = analyze_arguments(PAIRS[name]())
         except aot.errors.UnsupportedArgument:
             assert mode == "inference_mode"
             return
@@ -132,11 +132,13 @@ def test_the_test_of_a_key_passes_for_calls_of_this_key_alone(name: str, mode: s
             return
         again = PAIRS[name]()
         tensors = passes(*again)
-        assert tensors is not None and all(map(lambda a, b: a is b, tensors, take_apart(again).tensors))
+        assert tensors is not None and all(
+            map(lambda a, b: a is b, tensors, analyze_arguments(again).tensors)
+        )
         for other in PAIRS:
             given = PAIRS[other]()
             try:
-                alike = take_apart(given).key == arguments.key
+                alike = analyze_arguments(given).key == arguments.key
             except aot.errors.UnsupportedArgument:
                 alike = False
             assert alike or passes(*given) is None, f"{name} is not {other}"
@@ -148,8 +150,8 @@ def test_generated_arguments_are_told_apart_as_by_their_keys() -> None:
     for index in range(400):
         loaded = load(program(0, index, "aliasing", "cpu"))
         args, *_ = loaded.makes[0]()
-        leaves, tree = flattened(tuple(args), {})
-        arguments = take_apart(leaves)
+        leaves, tree = flatten_arguments(tuple(args), {})
+        arguments = analyze_arguments(leaves)
         calls.append((leaves, tree, arguments, compile_test(arguments)))
     made = [call for call in calls if call[3] is not None]
     assert len(made) > len(calls) / 2
@@ -169,9 +171,9 @@ def key_makings(compiled: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -
 
     def counting(leaves: Any) -> Any:
         made.append(len(leaves))
-        return take_apart(leaves)
+        return analyze_arguments(leaves)
 
-    monkeypatch.setattr("aot.frontends.function.take_apart", counting)
+    monkeypatch.setattr("aot.frontends.function.analyze_arguments", counting)
     return made
 
 
@@ -328,10 +330,10 @@ def test_a_test_passes_only_under_what_was_around_it(name: str, inputs: int) -> 
     for _ in range(3):
         compiled(*given)
     (answer,) = compiled._recognitions.flat
-    assert answer(given) is not MISSED
+    assert answer(given) is not MISS
     with AROUND[name]():
-        assert answer(given) is MISSED
-    assert answer(given) is not MISSED
+        assert answer(given) is MISS
+    assert answer(given) is not MISS
 
 
 def test_inside_of_a_transform_no_test_passes() -> None:
@@ -341,7 +343,7 @@ def test_inside_of_a_transform_no_test_passes() -> None:
     (answer,) = compiled._recognitions.flat
     seen = []
     torch.func.vmap(lambda x: seen.append(answer((values(3),))) or x)(values(3))
-    assert seen == [MISSED]
+    assert seen == [MISS]
 
 
 def test_a_known_call_with_a_backward_is_refused_inside_of_a_transform() -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import aot
-from aot.specialize.inline_cache import Lying
+from aot.specialize.inline_cache import PlacementSensitivity
 from tests.support.agreement import assert_same_call, values
 
 pytestmark = pytest.mark.clause("repeat")
@@ -71,7 +71,7 @@ def key_makings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         made.append(len(leaves))
         return take_apart(leaves)
 
-    monkeypatch.setattr("aot.frontends.function.take_apart", counting)
+    monkeypatch.setattr("aot.frontends.function.analyze_arguments", counting)
     return made
 
 
@@ -83,7 +83,7 @@ def test_what_reads_elements_alone_is_known_wherever_they_lie(
     compiled(*LYING["alone"]())
     for _ in range(2):  # (one that shares a storage is compiled for that)
         compiled(*LYING["alone"]())
-    assert compiled.specializations[0].lying is Lying.ANYWHERE
+    assert compiled.specializations[0].lying is PlacementSensitivity.NONE
     made = key_makings(monkeypatch)
     x, y = LYING[known]()
     assert torch.equal(compiled(x, y), (x * y).sin())
@@ -134,7 +134,7 @@ def test_what_asks_for_more_is_told(name: str) -> None:
     makes = [LYING["alone"], LYING["alone"], LYING["alone"], *LYING.values()]
     makes += [lambda: [values(9)[1:5], values(4)], LYING["alone"]]
     compiled = assert_agrees(function, makes)
-    assert compiled.specializations[0].lying is Lying.IN_FULL
+    assert compiled.specializations[0].lying is PlacementSensitivity.FULL
 
 
 def returns_it(x: Tensor, y: Tensor) -> Any:
@@ -166,8 +166,8 @@ def lets_go_of_its_gradient(x: Tensor, y: Tensor) -> Any:
 
 
 DOING = {
-    **dict.fromkeys((returns_it, returns_a_view, writes), Lying.TOGETHER),
-    **dict.fromkeys((resizes, detaches), Lying.IN_FULL),
+    **dict.fromkeys((returns_it, returns_a_view, writes), PlacementSensitivity.ALIASING),
+    **dict.fromkeys((resizes, detaches), PlacementSensitivity.FULL),
 }
 
 
@@ -267,7 +267,7 @@ def test_pythons_backward_is_told() -> None:
         x, y = leaf(4), values(9)[offset : offset + 4].detach()
         compiled(x, y).sum().backward()
         assert x.grad is not None and torch.equal(x.grad, y + offset)
-    assert compiled.specializations[0].lying is Lying.IN_FULL
+    assert compiled.specializations[0].lying is PlacementSensitivity.FULL
 
 
 def test_another_thread_that_asks_its_own_tensors_changes_nothing() -> None:
@@ -291,7 +291,7 @@ def test_another_thread_that_asks_its_own_tensors_changes_nothing() -> None:
     compiled = aot.aot_function(f, aot.nop)
     compiled(values(3))
     thread.join()
-    assert x.grad is None and compiled.specializations[0].lying is Lying.ANYWHERE
+    assert x.grad is None and compiled.specializations[0].lying is PlacementSensitivity.NONE
 
 
 _FRESH = """

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import aot
-from aot.specialize.module_state import found
+from aot.specialize.module_state import implicit_leaves
 from tests.support.agreement import values
 
 pytestmark = pytest.mark.clause("repeat")
@@ -108,7 +108,7 @@ def test_a_known_call_makes_no_list_of_what_a_module_has(monkeypatch: pytest.Mon
     compiled = aot.aot_module_simplified(Net(), [values(4, 3)], aot.nop)
     for _ in range(3):
         compiled(values(4, 3))
-    monkeypatch.setattr(sys.modules["aot.frontends.module"], "places_of", None)
+    monkeypatch.setattr(sys.modules["aot.frontends.module"], "state_slots", None)
     compiled(values(4, 3))
 
 
@@ -128,5 +128,5 @@ def test_a_module_that_tells_its_submodules_itself_is_looked_through_at_each_cal
         def named_modules(self, *args: Any, **kwargs: Any) -> Any:
             yield "", self
 
-    assert found(Hiding()) is None
-    assert found(nn.Linear(1, 1)) is not None
+    assert implicit_leaves(Hiding()) is None
+    assert implicit_leaves(nn.Linear(1, 1)) is not None
