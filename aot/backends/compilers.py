@@ -21,7 +21,7 @@ from torch import fx
 
 from aot import logs
 from aot.backends import graph_names
-from aot.backends.straight_line import straight
+from aot.backends.straight_line import compile_straight_line
 from aot.errors import BackendError
 from aot.torch_internals import fx_graphs
 
@@ -36,7 +36,7 @@ def nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         >>> compiled = aot.aot_function(torch.sin, fw_compiler=aot.nop)
     """
     if fx_graphs.has_lazy_code(module):
-        function = straight(module)
+        function = compile_straight_line(module)
         if function is not None:
             return function
         fx_graphs.LazyGraphModule.force_recompile(module)
@@ -62,19 +62,19 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
     return boxed
 
 
-def boxed(compiled: Compiled) -> Compiled:
+def as_boxed(compiled: Compiled) -> Compiled:
     """`compiled` as a boxed callable, whichever it is."""
     if getattr(compiled, "_boxed_call", False):
         return compiled
     return make_boxed_func(compiled)
 
 
-def put_off(module: fx.GraphModule, values: Callable[[], Mapping[fx.Node, Any]]) -> None:
+def defer_fake_values(module: fx.GraphModule, values: Callable[[], Mapping[fx.Node, Any]]) -> None:
     """Have nodes get their ``meta["val"]`` when somebody is to look at it."""
     module.meta[_PUT_OFF] = values
 
 
-def complete(module: fx.GraphModule) -> fx.GraphModule:
+def materialize_fake_values(module: fx.GraphModule) -> fx.GraphModule:
     """The graph; what was put off has been done."""
     values = module.meta.get(_PUT_OFF)
     if values is not None:
@@ -135,7 +135,7 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
         logs.log(logs.GRAPHS, title, lambda: module.print_readable(print_output=False))
         inputs: Sequence[Any] = ()
         if compiler is not nop:
-            inputs = example_inputs(complete(module))
+            inputs = example_inputs(materialize_fake_values(module))
             fx_graphs.LazyGraphModule.force_recompile(module)
         compiled = compiler(module, inputs)
     if not callable(compiled):

@@ -53,7 +53,7 @@ def get_aot_graph_name() -> str:
     return f"{model}__{'_'.join(graphs)}_{number}"
 
 
-def number(*modules: fx.GraphModule | None) -> None:
+def assign_compile_id(*modules: fx.GraphModule | None) -> None:
     """Say that these graphs belong to one compile, a new one."""
     one = next(_numbers)
     for module in modules:
@@ -61,7 +61,7 @@ def number(*modules: fx.GraphModule | None) -> None:
             module.meta[_NUMBER] = one
 
 
-def same_number(module: fx.GraphModule, other: fx.GraphModule) -> None:
+def copy_compile_id(module: fx.GraphModule, other: fx.GraphModule) -> None:
     """Say that `module` belongs to the compile of `other`."""
     module.meta[_NUMBER] = other.meta.get(_NUMBER)
 
@@ -71,7 +71,7 @@ def compiling(module: fx.GraphModule, which: str) -> Iterator[None]:
     """While this lasts, a graph is being compiled in this thread."""
     global _compiled
     if module.meta.get(_NUMBER) is None:
-        number(module)
+        assign_compile_id(module)
     before = getattr(_here, "graphs", ())
     _here.graphs = (f"{module.meta[_NUMBER]}_{which}",)
     try:

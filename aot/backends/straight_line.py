@@ -19,11 +19,11 @@ from torch import fx
 _LITERALS = (int, bool, str, type(None))
 
 
-class _Other(Exception):
+class _NotStraightLine(Exception):
     """There is something in the graph that is not written here."""
 
 
-def straight(module: fx.GraphModule) -> Callable[..., Any] | None:
+def compile_straight_line(module: fx.GraphModule) -> Callable[..., Any] | None:
     """What runs the module's graph, as it is now; None where that is left to fx.
 
     As in fx's code values die after their last use, and what the module holds is looked up at each call.
@@ -35,7 +35,7 @@ def straight(module: fx.GraphModule) -> Callable[..., Any] | None:
     """
     try:
         return _Writer(module).written()
-    except _Other:
+    except _NotStraightLine:
         return None
 
 
@@ -64,7 +64,7 @@ class _Writer:
         for node in nodes:
             if node.op == "placeholder":
                 if node.args or node.target.startswith("*"):
-                    raise _Other
+                    raise _NotStraightLine
                 parameters.append(self._name(node))
             elif node.op == "output":
                 lines.append(f" return {self._text(node.args[0])}")
@@ -82,14 +82,14 @@ class _Writer:
         if node.op == "get_attr":
             target = str(node.target)
             if not all(map(_is_name, target.split("."))):
-                raise _Other
+                raise _NotStraightLine
             return f"module.{target}"
         if node.op != "call_function":
-            raise _Other
+            raise _NotStraightLine
         if node.target is operator.getitem and not node.kwargs:
             return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
         if not all(map(_is_name, node.kwargs)):
-            raise _Other
+            raise _NotStraightLine
         args = [self._text(one) for one in node.args]
         args += [f"{name}={self._text(value)}" for name, value in node.kwargs.items()]
         return f"{self._constant(node.target)}({', '.join(args)})"
@@ -113,7 +113,7 @@ class _Writer:
             entries = (f"{self._text(key)}: {self._text(one)}" for key, one in value.items())
             return f"{{{', '.join(entries)}}}"
         if isinstance(value, tuple):
-            raise _Other
+            raise _NotStraightLine
         return self._constant(value)
 
     def _constant(self, value: Any) -> str:

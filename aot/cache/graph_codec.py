@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from aot.backends.compilers import put_off
+from aot.backends.compilers import defer_fake_values
 from aot.cache import operator_table as table
 from aot.cache.codec import (
     LARGEST,
@@ -221,7 +221,7 @@ def unpack_graph(
         if node in known and node.op != "output" and not _fits(node, known[node]):
             raise Corrupt(f"another value than a call has: {node.name}")
     module = fx_graphs.LazyGraphModule(root, graph, title)
-    put_off(module, lambda: {node: one.make(mode()) for node, one in known.items()})
+    defer_fake_values(module, lambda: {node: one.make(mode()) for node, one in known.items()})
     return module
 
 

@@ -16,7 +16,7 @@ from torch import fx
 from aot import config, errors, logs
 from aot.analysis.metadata import ViewAndMutationMeta
 from aot.backends import graph_names
-from aot.backends.compilers import Compiled, Compiler, complete
+from aot.backends.compilers import Compiled, Compiler, materialize_fake_values
 from aot.cache.entry import Slot
 from aot.capture.autograd.engine import Level
 from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
@@ -209,7 +209,7 @@ class CompiledFunction:
     def specializations(self) -> tuple[Specialization, ...]:
         for one in self._specializations:
             for graph in (one.forward, *one.backwards):
-                complete(graph)
+                materialize_fake_values(graph)
         return tuple(self._specializations)
 
     @dynamo_api.skip
@@ -619,7 +619,7 @@ class CompiledFunction:
     ) -> Specialization:
         """What a compile of another time has left, put to use."""
         graphs = blueprint.backwards
-        graph_names.number(blueprint.forward, *graphs)
+        graph_names.assign_compile_id(blueprint.forward, *graphs)
         compiled = self._compile_forward(blueprint.forward, blueprint)
         levels: list[Callable[[], Level] | None] = [None] * len(graphs)
         if any(blueprint.again):

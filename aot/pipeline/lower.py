@@ -191,7 +191,7 @@ def record(
         if module is not None:
             mark_static(module, [s.primal is not None and fixed[s.primal] for s in part.saved])
     backwards = tuple(module for module, _ in parts)
-    graph_names.number(fw_module, *backwards)
+    graph_names.assign_compile_id(fw_module, *backwards)
     levels = _levels_of(joint, backwards)
     again = tuple(level is not None for level in levels)
     blueprint = Blueprint(

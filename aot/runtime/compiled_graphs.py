@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot.backends import graph_names
-from aot.backends.compilers import Compiled, Compiler, boxed, complete
+from aot.backends.compilers import Compiled, Compiler, as_boxed, materialize_fake_values
 from aot.graph.symint_inputs import numbered
 from aot.partition.segment_split import without_tangents
 from aot.runtime.graph_assertions import compile_graph
@@ -26,7 +26,7 @@ def runner(compiled: Compiled, taken: Sequence[int] = (), *, bare: bool = False)
     call, they take those that are `taken` before their other inputs. Where there is neither, it is the graph
     itself (`bare`).
     """
-    run = boxed(compiled)
+    run = as_boxed(compiled)
     if bare:
         return run
 
@@ -129,12 +129,14 @@ class Backward:
                 if run is None:
                     module = self._module
                     if given is not None:
-                        module = without_tangents(complete(module), [a is None for a in arguments])
+                        module = without_tangents(
+                            materialize_fake_values(module), [a is None for a in arguments]
+                        )
                     elif self._runners:
                         module = copy.deepcopy(
-                            complete(module)
+                            materialize_fake_values(module)
                         )  # the other compile may keep, and has marked, this one
-                    graph_names.same_number(module, self._module)
+                    graph_names.copy_compile_id(module, self._module)
                     graph = numbered(module, self._symbols)
                     first = len(graph.taken)
                     graph.module.meta["donated"] = tuple(first + i for i in self._donated if spend)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import config
-from aot.backends.compilers import Compiled, Compiler, boxed, complete
+from aot.backends.compilers import Compiled, Compiler, as_boxed, materialize_fake_values
 from aot.backends.compilers import compile_graph as compile_as_it_is
 from aot.errors import AssumptionViolated
 from aot.partition.tensor_bytes import memory_roots
@@ -29,7 +29,11 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
         BackendError: what comes back cannot be called.
     """
     compiled = compile_as_it_is(compiler, module, which)
-    return _Checked(compiled, complete(module), which) if config.settings().debug_assert else compiled
+    return (
+        _Checked(compiled, materialize_fake_values(module), which)
+        if config.settings().debug_assert
+        else compiled
+    )
 
 
 def same_elements(one: Tensor, other: Tensor) -> bool:
@@ -51,7 +55,7 @@ class _Checked:
     _boxed_call = True
 
     def __init__(self, compiled: Compiled, module: fx.GraphModule, which: str) -> None:
-        self._run = boxed(compiled)
+        self._run = as_boxed(compiled)
         self._which = which
         nodes = list(module.graph.nodes)
         self._inputs = [n for n in nodes if n.op == "placeholder"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 
 import aot
-from aot.backends.straight_line import straight
+from aot.backends.straight_line import compile_straight_line
 from aot.torch_internals import fx_graphs
 
 pytestmark = pytest.mark.clause("lifetime")
@@ -63,7 +63,7 @@ def _module(build: Build) -> fx.GraphModule:
 def test_it_computes_what_fx_s_code_does(build: Build) -> None:
     module = _module(build)
     inputs = torch.randn(2, 2), torch.randn(2, 2)
-    function = straight(module)
+    function = compile_straight_line(module)
     assert function is not None
     torch.manual_seed(1)
     found = function(*inputs)
@@ -79,7 +79,7 @@ def test_it_computes_what_fx_s_code_does(build: Build) -> None:
 
 def test_what_the_module_holds_is_looked_up_at_each_call() -> None:
     module = _module(_held)
-    function = straight(module)
+    function = compile_straight_line(module)
     assert function is not None
     module.inner.weight = torch.nn.Parameter(torch.full((2, 2), 3.0))
     assert function(torch.ones(2, 2), torch.ones(2, 2))[0].tolist() == [[3, 3], [3, 3]]
@@ -104,7 +104,7 @@ def test_values_die_after_their_last_use() -> None:
         counts.append(graph.call_function(count, (value,)))
     graph.output(tuple(counts))
     module = fx_graphs.LazyGraphModule(torch.nn.Module(), graph)
-    function = straight(module)
+    function = compile_straight_line(module)
     assert function is not None
     assert function(torch.ones(2)) == (1, 1, 1)
 
@@ -124,7 +124,7 @@ class _Pair(NamedTuple):
 )
 def test_the_rest_is_left_to_fx(build: Build) -> None:
     module = _module(build)
-    assert straight(module) is None
+    assert compile_straight_line(module) is None
     x = torch.randn(2, 2)
     assert torch.equal(aot.nop(module, ())(x, x)[0], module(x, x)[0])
 
