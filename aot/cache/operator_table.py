@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from aot.ops.call_targets import call_by_name, call_with_grad
-from aot.ops.classify import BATCH_NORM, READS_GRAD_MODE, Kind, call_on_clones, classify, given
+from aot.ops.classify import BATCH_NORM, READS_GRAD_MODE, OpKind, call_on_clones, classify, is_present
 from aot.torch_internals import op_queries
 
 Names = frozenset[tuple[str, str]]  # custom operators, by name and overload
@@ -89,11 +89,11 @@ def computes(op: op_queries.OpOverload) -> bool:
     """Whether a graph may call an operator: it reads its arguments and returns tensors, or checks them."""
     operation = classify(op)
     if op.namespace in TORCHS:
-        if operation.kind not in (Kind.PURE, Kind.VIEW) and op not in READS_GRAD_MODE:
+        if operation.kind not in (OpKind.PURE, OpKind.VIEW) and op not in READS_GRAD_MODE:
             return False
         if not _has_plain_schema(op):
             return False
-    elif operation.kind not in (Kind.PURE, Kind.VIEW, Kind.COMPOSITE):
+    elif operation.kind not in (OpKind.PURE, OpKind.VIEW, OpKind.COMPOSITE):
         return False
     return not op._schema.is_mutable
 
@@ -103,7 +103,7 @@ def runs_on_clones(op: op_queries.OpOverload) -> bool:
     """Whether `call_on_clones` may call an operator: it writes to arguments, of which it gets copies."""
     custom = op.namespace not in TORCHS
     if (
-        classify(op).kind is not Kind.MUTATION
+        classify(op).kind is not OpKind.MUTATION
         and op not in BATCH_NORM
         and not (custom and op._schema.is_mutable)
     ):
@@ -114,7 +114,7 @@ def runs_on_clones(op: op_queries.OpOverload) -> bool:
 @functools.cache
 def is_view_step(op: op_queries.OpOverload) -> bool:
     """Whether the wrapper may take a view by an operator."""
-    return classify(op).kind is Kind.VIEW and computes(op)
+    return classify(op).kind is OpKind.VIEW and computes(op)
 
 
 @functools.cache
@@ -122,7 +122,7 @@ def changes_metadata(op: op_queries.OpOverload) -> bool:
     """Whether the wrapper may change an argument's sizes, strides or offset, or its place in autograd, by an
     operator."""
     return op.namespace in TORCHS and (
-        classify(op).kind is Kind.RESHAPE or op is torch.ops.aten.resize_.default
+        classify(op).kind is OpKind.RESHAPE or op is torch.ops.aten.resize_.default
     )
 
 
@@ -222,7 +222,7 @@ def _is_right_on_clones(op: Any, rest: Sequence[Any], kwargs: Mapping[str, Any],
     if not (_is_listed(op, operators) and runs_on_clones(op) and fits(op, args, named)):
         return False
     # All that it writes to is copied first: what was left out would be the caller's.
-    return written == tuple(where for where in written_by(op) if given(where, tuple(args), named))
+    return written == tuple(where for where in written_by(op) if is_present(where, tuple(args), named))
 
 
 def _is_listed(op: op_queries.OpOverload, operators: Names) -> bool:

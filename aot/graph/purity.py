@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from aot.ops.classify import acts, drops_nothing, operation_of
+from aot.ops.classify import drops_nothing, has_external_effect, operation_of
 from aot.torch_internals import op_queries
 
 
@@ -18,11 +18,11 @@ def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
 
 
 def is_act(node: fx.Node) -> bool:
-    """Whether somebody outside sees that the node runs (`classify.acts`). What was recorded in a backward,
-    and is of no segment, belongs to a backward that was only tried."""
+    """Whether somebody outside sees that the node runs (`classify.has_external_effect`). What was recorded in
+    a backward, and is of no segment, belongs to a backward that was only tried."""
     op = operation_of(node)
     late = node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
-    return op is not None and acts(op) and not (late and "segment" not in node.meta)
+    return op is not None and has_external_effect(op) and not (late and "segment" not in node.meta)
 
 
 def has_effect(node: fx.Node) -> bool:
@@ -33,7 +33,7 @@ def has_effect(node: fx.Node) -> bool:
         return op is not None
     if node.target is torch.ops.aten.copy_.default or moves_generator(node):
         return True
-    return not op._schema.returns and not acts(op)
+    return not op._schema.returns and not has_external_effect(op)
 
 
 def moves_generator(node: fx.Node) -> bool:

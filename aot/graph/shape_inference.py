@@ -33,9 +33,9 @@ from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.zero_probing import (
     PIVOTED,
     as_pivots,
-    may_be_run,
-    says_by_raising,
-    says_by_raising_anywhere,
+    can_probe,
+    error_is_conclusive,
+    error_is_conclusive_anywhere,
 )
 from aot.tensors.geometry import Geometry
 from aot.tensors.symbolic_sizes import specialize_sizes, with_hints
@@ -119,7 +119,7 @@ class Inference:
         """What the kernel of an operation returns on zeros, if it may be asked (`capture/zeros`) and answers;
         it is called by ``call(args, kwargs)``, if there is that."""
         metas = [self.meta(node) for node in _nodes((args, kwargs))]
-        return self._of_kernel(op, args, kwargs, call) if may_be_run(op, metas, args, kwargs) else None
+        return self._of_kernel(op, args, kwargs, call) if can_probe(op, metas, args, kwargs) else None
 
     def _is_doubtful(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether the kernel of a CPU says otherwise than fake tensors, and that of the device may be asked.
@@ -132,12 +132,12 @@ class Inference:
         if not any(meta.device.type == "cuda" for meta in metas):
             return False
         there = [meta._replace(device=_CPU) for meta in metas]
-        if not may_be_run(op, there, args, kwargs) or op_queries.may_be_random(op):
+        if not can_probe(op, there, args, kwargs) or op_queries.may_be_random(op):
             return False
         try:
             told = self._of_kernel(op, args, kwargs, at=_CPU)
         except Exception:
-            return says_by_raising_anywhere(op, metas)
+            return error_is_conclusive_anywhere(op, metas)
         return told is not None and not alike(told.metas, recipe.metas)
 
     def _of_kernel(
@@ -175,7 +175,7 @@ class Inference:
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
                 return None  # It does not take such a matrix.
             except Exception:
-                if op in _COUNT_FROM_THE_STORAGE or not says_by_raising(op, metas):
+                if op in _COUNT_FROM_THE_STORAGE or not error_is_conclusive(op, metas):
                     return None  # Its argument lies elsewhere, and in a larger one, than what stands for it.
                 # (A meta kernel may let pass what the kernel refuses: factors of two dtypes, another shape
                 # of what is added to a product.)

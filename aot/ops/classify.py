@@ -27,7 +27,7 @@ from aot.torch_internals import (
 aten = torch.ops.aten
 
 
-class Kind(enum.Enum):
+class OpKind(enum.Enum):
     """What an operation does to its arguments."""
 
     PURE = "pure"
@@ -43,7 +43,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OpInfo:
     """An operation as the recorder treats it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Operation:
         placed: whether it depends on where its arguments lie in their storage, or on what that is.
     """
 
-    kind: Kind
+    kind: OpKind
     written: tuple[int | str, ...] = ()
     functional: Any = None
     random: bool = False
@@ -115,7 +115,7 @@ ASK_FOR_METADATA = {
 # Operations whose kernel looks at the grad mode: graphs run with it off.
 READS_GRAD_MODE = {aten.mkldnn_rnn_layer.default}
 
-_STORAGE_OPS = {"set_": Kind.REBIND, "resize_": Kind.RESIZE, "resize_as_": Kind.RESIZE}
+_STORAGE_OPS = {"set_": OpKind.REBIND, "resize_": OpKind.RESIZE, "resize_as_": OpKind.RESIZE}
 
 
 @functools.cache
@@ -125,7 +125,7 @@ def may_raise(op: Any, whole: bool) -> bool:
     return name in _RAISES or (whole and name in _DIVIDES)
 
 
-def blank_like(fake: Tensor) -> Tensor:
+def zeros_like_fake(fake: Tensor) -> Tensor:
     """A tensor of zeros with the metadata of `fake`, and as lazy as that."""
     size, stride = specialize_sizes(fake.size()), specialize_sizes(fake.stride())
     blank = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device).zero_()
@@ -158,7 +158,7 @@ def call_on_clones(
     return (*returned, *clones)
 
 
-def acts(op: Any) -> bool:
+def has_external_effect(op: Any) -> bool:
     """Whether somebody outside sees that an operation is called, and in which order with others of the kind:
     it prints; other processes take part in it; or it is a custom operator that torch's registry of effects
     has, or one that returns nothing, and so is there for something else. (The registry has one of torch's
@@ -200,10 +200,10 @@ def is_written(value: Any) -> bool:
     return value.alias_info is not None and value.alias_info.is_write
 
 
-_OPERATIONS: dict[Any, Operation] = {}
+_OPERATIONS: dict[Any, OpInfo] = {}
 
 
-def classify(func: Any) -> Operation:
+def classify(func: Any) -> OpInfo:
     """What the recorder does with an operation; decided once per operation from its schema and tags."""
     known = _OPERATIONS.get(func)
     if known is None:
@@ -211,22 +211,22 @@ def classify(func: Any) -> Operation:
     return known
 
 
-def _classify(func: Any) -> Operation:
+def _classify(func: Any) -> OpInfo:
     tags = func.tags
     name = func._schema.name.split("::")[1]
     random = op_queries.may_be_random(func)
     if name in _STORAGE_OPS:
-        return Operation(_STORAGE_OPS[name], placed=True)
+        return OpInfo(_STORAGE_OPS[name], placed=True)
     if func in (aten.lift_fresh.default, aten.lift.default) or func in READS_GRAD_MODE:
-        return Operation(Kind.REFUSED)
+        return OpInfo(OpKind.REFUSED)
     if func in ASK_FOR_METADATA:
-        return Operation(Kind.METADATA, placed=True)
+        return OpInfo(OpKind.METADATA, placed=True)
     if func.namespace == "profiler":
-        return Operation(Kind.RANGE)
+        return OpInfo(OpKind.RANGE)
     if op_queries.is_composite(func) and func not in WHOLE:
-        return Operation(Kind.COMPOSITE)
+        return OpInfo(OpKind.COMPOSITE)
     if torch.Tag.inplace_view in tags:
-        return Operation(Kind.RESHAPE, placed=True)
+        return OpInfo(OpKind.RESHAPE, placed=True)
     underived = is_custom(func) and not op_queries.has_derivative(func)
     placed = "as_strided" in name or "storage" in name
     written: list[int | str] = []
@@ -237,8 +237,8 @@ def _classify(func: Any) -> Operation:
         functional = functional_form(func) if written == [0] and not is_custom(func) else None
         # Autograd counts writes of in-place operations and of out= alone, and what custom operators declare.
         counted = name.endswith("_") or isinstance(written[0], str) or is_custom(func)
-        return Operation(
-            Kind.MUTATION,
+        return OpInfo(
+            OpKind.MUTATION,
             tuple(written),
             functional,
             random,
@@ -247,11 +247,11 @@ def _classify(func: Any) -> Operation:
             placed=placed,
         )
     if func.is_view:
-        return Operation(Kind.VIEW, underived=underived, placed=placed)
+        return OpInfo(OpKind.VIEW, underived=underived, placed=placed)
     valued = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
     valued |= bool(func._schema.returns) and not any("Tensor" in str(r.type) for r in func._schema.returns)
     made = not random and op_queries.is_composite_below_autograd(func)
-    return Operation(Kind.PURE, random=random, valued=valued, made=made, underived=underived, placed=placed)
+    return OpInfo(OpKind.PURE, random=random, valued=valued, made=made, underived=underived, placed=placed)
 
 
 def functional_form(func: Any) -> Any:
@@ -280,7 +280,7 @@ def with_defaults(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     return args + tuple(a.default_value for a in missing if not a.kwarg_only and a.name not in kwargs)
 
 
-def draws(func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_random_call(func: Any, operation: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call draws random numbers."""
     return operation.random and not drops_nothing(func, args, kwargs)
 
@@ -293,14 +293,14 @@ def drops_nothing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
     return False
 
 
-def given(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def is_present(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an argument is there: an optional one may be left out, or None."""
     if isinstance(where, int):
         return where < len(args) and args[where] is not None
     return kwargs.get(where) is not None
 
 
-def goes_past_autograd(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def bypasses_autograd(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether autograd does not hold back a call, as all its tensors are inference tensors, but what notes
     views is on, as it is made outside of inference mode."""
     if torch.is_inference_mode_enabled():
@@ -335,14 +335,14 @@ def _eager(func: Any) -> Iterator[None]:
         yield
 
 
-def run_on_blanks(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def run_on_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise what eager raises for tensors of zeros with the metadata of the arguments."""
 
     def blank(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
         with torch.inference_mode(value.is_inference()):
-            return blank_like(value)
+            return zeros_like_fake(value)
 
     with _eager(func), torch.no_grad():
         blanks = pytree.tree_map(blank, (args, kwargs))
@@ -380,7 +380,7 @@ def _dtypes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[to
 
 
 def _blank_if_tensor(value: Any) -> Any:
-    return blank_like(value) if isinstance(value, Tensor) else value
+    return zeros_like_fake(value) if isinstance(value, Tensor) else value
 
 
 def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:

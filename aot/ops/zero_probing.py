@@ -61,7 +61,7 @@ class Meta(Protocol):
     def device(self) -> torch.device: ...
 
 
-def may_be_run(op: Any, given: Sequence[Meta], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def can_probe(op: Any, given: Sequence[Meta], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether ``op(*args, **kwargs)`` may be run on zeros instead of the tensors, which are `given`."""
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         return False
@@ -97,14 +97,14 @@ def _is_core(op: OpOverload) -> bool:
     return any(tag in op.tags for tag in _TAKE_INDICES)
 
 
-def says_by_raising(op: Any, given: Iterable[Meta]) -> bool:
+def error_is_conclusive(op: Any, given: Iterable[Meta]) -> bool:
     """Whether an operation that raises for zeros, and for ones, does for the tensors, which are `given`."""
     if "index" in op._opname and any(meta.dtype is torch.bool for meta in given):
         return False  # masks of which none is set, or every one, take as many values
     return _is_core(op) or all(map(_holds_no_indices, given))
 
 
-def says_by_raising_anywhere(op: OpOverload, given: Iterable[Meta]) -> bool:
+def error_is_conclusive_anywhere(op: OpOverload, given: Iterable[Meta]) -> bool:
     """Whether it may also be asked on a device where nothing works any more after an assertion has failed: it
     checks no values."""
     return op not in _ASSERTING and all(map(_holds_no_indices, given))

@@ -27,7 +27,7 @@ from aot.capture.recorder.session import fake_of
 from aot.errors import UnsupportedOperation
 from aot.graph.purity import has_effect
 from aot.graph.value_meta import Recipe, meta_of
-from aot.ops.classify import acts, operation_of
+from aot.ops.classify import has_external_effect, operation_of
 from aot.tensors.constants import constant_key as key_of_constant
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import is_wrapper
@@ -188,7 +188,7 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
         if random:
             raise self._refused(f"in which a function draws random numbers ({op})")
         node = super()._call(op, args, kwargs, metas, random, overwrites)
-        if acts(operation_of(node)):
+        if has_external_effect(operation_of(node)):
             raise self._refused(f"in which a function acts outside ({op})")
         return node
 

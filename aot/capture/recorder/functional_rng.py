@@ -22,7 +22,7 @@ from torch import Tensor, fx
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import Recipe, meta_of
 from aot.ops.call_targets import by_name
-from aot.ops.classify import call_on_clones, classify, given, is_written
+from aot.ops.classify import call_on_clones, classify, is_present, is_written
 from aot.torch_internals import mode_stacks, op_queries, rng
 
 NAMESPACE = "aot_rng"
@@ -188,7 +188,7 @@ def _faking(op: op_queries.OpOverload) -> Callable[..., tuple[Any, ...]]:
 
 
 def _results(op: op_queries.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    written = tuple(where for where in classify(op).written if given(where, args, kwargs))
+    written = tuple(where for where in classify(op).written if is_present(where, args, kwargs))
     if written:
         return call_on_clones(op, written, args, kwargs)
     result = op(*args, **kwargs)

@@ -17,12 +17,12 @@ from aot.graph.value_meta import Recipe, lookup, recipe_of
 from aot.ops.call_targets import is_custom
 from aot.ops.classify import (
     BATCH_NORM,
-    Operation,
+    OpInfo,
     call_on_clones,
     classify,
-    given,
+    is_present,
     is_written,
-    run_on_blanks,
+    run_on_zeros,
     tensors_in,
     with_defaults,
 )
@@ -56,10 +56,12 @@ def _is_of_another_dtype(tensor: Tensor) -> bool:
 class Writing(Trace):  # type: ignore[no-untyped-call]
     """A trace that records writes."""
 
-    def mutation(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def mutation(self, func: Any, operation: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An in-place operation: append its functional form, and make the result the new value."""
         written = operation.written
-        targets = [args[i] if isinstance(i, int) else kwargs[i] for i in written if given(i, args, kwargs)]
+        targets = [
+            args[i] if isinstance(i, int) else kwargs[i] for i in written if is_present(i, args, kwargs)
+        ]
         flat = _flat(targets)
         if is_custom(func):
             check_apart(func, flat, args, kwargs)
@@ -69,7 +71,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
                 check_lists(func, flat, args)
             check_partial_overlap_of_lists(flat, args)
             if self._inference_tensors and not torch.is_inference_mode_enabled() and not is_custom(func):
-                run_on_blanks(func, args, kwargs)  # which raises for inference tensors, or does not
+                run_on_zeros(func, args, kwargs)  # which raises for inference tensors, or does not
         for target in flat:
             self.journal.settle(target)
             check_partial_overlap(target, args)
@@ -173,7 +175,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """An operation without a functional form: it runs on private copies of what it writes."""
-        written = tuple(i for i in written if given(i, args, kwargs))
+        written = tuple(i for i in written if is_present(i, args, kwargs))
         fakes = _flat([args[i] if isinstance(i, int) else kwargs[i] for i in written])
         before = [geometry(f).size for f in fakes]
         random = classify(func).random

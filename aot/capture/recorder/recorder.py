@@ -35,15 +35,15 @@ from aot.ops.classify import (
     BATCH_NORM,
     READS_GRAD_MODE,
     RESIZES_STORAGE,
-    Kind,
-    Operation,
-    blank_like,
+    OpInfo,
+    OpKind,
+    bypasses_autograd,
     casts_within,
     classify,
-    draws,
     ends_in_views,
-    goes_past_autograd,
+    is_random_call,
     tensors_in,
+    zeros_like_fake,
 )
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import is_wrapper
@@ -138,14 +138,14 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if (
             self.symbols is not None
             and mutable
-            and classify(func).kind in (Kind.RESHAPE, Kind.RESIZE, Kind.REBIND)
+            and classify(func).kind in (OpKind.RESHAPE, OpKind.RESIZE, OpKind.REBIND)
         ):
             # ATen's kernels, which a subclass calls for what it shows, take the process down.
             raise errors.SubclassMutation(
                 f"{func} on a tensor subclass with symbols for sizes; compile each size for itself "
                 f"(dynamic=False)"
             )
-        rebinds = mutable and classify(func).kind is Kind.REBIND
+        rebinds = mutable and classify(func).kind is OpKind.REBIND
         if rebinds:
             check_rebind(func, args)
         self.inside += 1
@@ -228,42 +228,42 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if operation.placed:
             metadata_reads.note()
         if self.parts and torch.is_grad_enabled():
-            self.parts.check(args, kwargs, kind is Kind.VIEW)
+            self.parts.check(args, kwargs, kind is OpKind.VIEW)
         if operation.made and not self._decomposing and casts_within(func, args, kwargs):
-            kind = Kind.COMPOSITE
+            kind = OpKind.COMPOSITE
         if operation.underived:
             self._check_derivative(func, kind, args, kwargs)
-        if kind is Kind.PURE:
+        if kind is OpKind.PURE:
             self._check_resolved(func, args, kwargs)
             result = self.pure(func, operation, args, kwargs)
             if func is aten._pin_memory.default:
                 self.state(result).pinned = True
             if func is aten.clone.default and geometry(args[0]).is_lazy:
                 self.resolved.append(weakref.ref(result))
-                if goes_past_autograd(args, {}):
+                if bypasses_autograd(args, {}):
                     self._resolved.append(weakref.ref(result))
-            past = self._inference_tensors and goes_past_autograd(args, kwargs)
-            if past and not draws(func, operation, args, kwargs):
+            past = self._inference_tensors and bypasses_autograd(args, kwargs)
+            if past and not is_random_call(func, operation, args, kwargs):
                 return self._as_noticed(result, ends_in_views(func, args, kwargs))
             return result
-        if kind is Kind.VIEW:
+        if kind is OpKind.VIEW:
             if self.apart and torch.is_inference_mode_enabled():
                 self._check_apart(args[0])
             result = self.view(func, args, kwargs)
             if self.parts and torch.is_grad_enabled():
                 self.parts.viewed(args[0], result)
             return result
-        if kind is Kind.MUTATION:
+        if kind is OpKind.MUTATION:
             return self.mutation(func, operation, args, kwargs)
-        if kind is Kind.RESHAPE:
+        if kind is OpKind.RESHAPE:
             return self.reshape(func, args, kwargs)
-        if kind is Kind.RESIZE:
+        if kind is OpKind.RESIZE:
             return self.resize(func, args, kwargs)
-        if kind is Kind.REBIND:
+        if kind is OpKind.REBIND:
             return self.rebind(func, args, kwargs)
-        if kind in (Kind.METADATA, Kind.RANGE):
+        if kind in (OpKind.METADATA, OpKind.RANGE):
             return func(*args, **kwargs)
-        if kind is Kind.COMPOSITE:
+        if kind is OpKind.COMPOSITE:
             with self:
                 autocast, inside = not self._decomposing, bool(self.inside)
                 return dispatcher.run_decomposition(func, args, kwargs, autocast, inside)
@@ -299,17 +299,19 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             )
         return state.pinned
 
-    def _check_derivative(self, func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _check_derivative(
+        self, func: Any, kind: OpKind, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Refuse a custom operator that autograd has not been told of where it would be differentiated: eager
         follows what its kernel calls, which may be all of it, a part or nothing."""
-        if kind is Kind.VIEW:
+        if kind is OpKind.VIEW:
             raise errors.UnsupportedOperation(
                 f"{func} returns a view, and autograd has not been told of which kind; clone in it, or take "
                 f"the view outside of it"
             )
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors_in(args, kwargs)):
             return
-        if kind is Kind.PURE:
+        if kind is OpKind.PURE:
             recipe = self.builder.infer(
                 func, self._nodes(args), {k: self._nodes_in(v) for k, v in kwargs.items()}
             )
@@ -343,7 +345,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 return result.view_as(result)
             return [r.view_as(r) if view else r for r, view in zip(result, views, strict=True)]
 
-    def pure(self, func: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def pure(self, func: Any, operation: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A pure operation: append it, and make fakes for its results."""
         if func in _BY_STRIDES:
             by_strides = self._by_strides(func, args, kwargs)
@@ -353,7 +355,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             written, training = BATCH_NORM[func]
             if args[training] and any(args[i] is not None for i in written):
                 return self.on_clones(func, tuple(i for i in written if args[i] is not None), args, kwargs)
-        drawing = draws(func, operation, args, kwargs)
+        drawing = is_random_call(func, operation, args, kwargs)
         node_args = self._nodes(args, drawing)
         node_kwargs = {k: self._nodes_in(v, drawing) for k, v in kwargs.items()}
         if operation.valued and not is_custom(func):
@@ -429,7 +431,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         """The one result of an operation on lazy tensors, which may be lazy itself: a product of conjugates
         is the conjugate of a product."""
         with mode_stacks.dispatch_modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
-            blanks = [blank_like(a) if isinstance(a, Tensor) else a for a in args]
+            blanks = [zeros_like_fake(a) if isinstance(a, Tensor) else a for a in args]
             shown = func(*blanks, **kwargs)
         if not (shown.is_conj() or shown.is_neg()):
             return self._fresh(node, self.builder.metas[node])

@@ -31,7 +31,7 @@ from aot.graph.constant_values import Known
 from aot.graph.layout import laid_to_draw
 from aot.graph.value_meta import Number, Recipe, lookup
 from aot.ops.call_targets import by_name
-from aot.ops.classify import LEAVE_ROOM, acts, call_on_clones, may_raise, operation_of
+from aot.ops.classify import LEAVE_ROOM, call_on_clones, has_external_effect, may_raise, operation_of
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.symbolic_sizes import SymbolicSizes, has_symbols
 from aot.torch_internals import (
@@ -272,7 +272,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         if not random:
             node = self.builder.call(op, args, kwargs, metas)
-            if self.builder.backward and acts(operation_of(node)):
+            if self.builder.backward and has_external_effect(operation_of(node)):
                 self.acts.append((node, autograd_graph.current_node()))
             if not self.builder.backward and self._may_raise(op, args, metas):
                 node.meta["may_raise"] = True  # so that it runs although nobody reads it, as in eager

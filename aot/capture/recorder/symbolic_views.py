@@ -15,7 +15,7 @@ from torch import Tensor
 
 from aot.capture.intercept.symints import shown_as_numbers
 from aot.graph.shape_inference import typed_refusals
-from aot.ops.classify import Kind, classify
+from aot.ops.classify import OpKind, classify
 from aot.tensors.geometry import geometry
 from aot.tensors.symbolic_sizes import SymbolicSizes, has_symbols, specialize_sizes
 from aot.tensors.views import may_alias
@@ -67,9 +67,9 @@ class Viewing(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(tensor, Tensor) or not plain_fakes.is_fake(tensor):
             return func(*args, **kwargs)
         kind = classify(func).kind
-        if kind is Kind.REBIND:
+        if kind is OpKind.REBIND:
             return self._put(tensor, *args[1:])
-        if kind in (Kind.RESHAPE, Kind.RESIZE) and _symbolic(args, kwargs):
+        if kind in (OpKind.RESHAPE, OpKind.RESIZE) and _symbolic(args, kwargs):
             return self._reshaped(func, args, kwargs)
         # (`detach` copies what there is, and `.data` of inference tensors gives it a counter.)
         if may_alias(func) and func is not aten.detach.default and _symbolic(args, kwargs):
