@@ -19,7 +19,7 @@ from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.run import Forward, run_once
 from aot.frontends.function import Specialization
 from aot.frontends.module import CompiledModule
-from aot.graph.effect_tokens import threaded
+from aot.graph.effect_tokens import thread_tokens
 from aot.graph.purity import eliminate_dead_code
 from aot.graph.value_meta import meta_of
 from aot.guards.tracker import GuardTracker
@@ -371,7 +371,7 @@ def aot_export_module(
     export = _Export(mod, decompositions, differentiate if trace_joint else None)
     graph = export.record(tuple(args), kwargs or {}).forward
     signature = _signature(export, graph, (tuple(args), kwargs or {}), loss if trace_joint else None)
-    tokens = threaded(graph.graph, lifted=True)
+    tokens = thread_tokens(graph.graph, lifted=True)
     if tokens is not None:
         graph.recompile()
         signature = replace(signature, input_tokens=(tokens[0],), output_tokens=(tokens[1],))

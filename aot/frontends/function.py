@@ -26,7 +26,7 @@ from aot.capture.intercept.inner_gradients import checking
 from aot.capture.recorder.autocast_cache import CastsDiffer
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.threads import tracing
-from aot.graph.symint_inputs import numbered
+from aot.graph.symint_inputs import lift_symbols_to_inputs
 from aot.guards import function_modes
 from aot.guards.guard import Guards
 from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
@@ -546,7 +546,7 @@ class CompiledFunction:
             changes = noted.changes, noted.changes_of_backward
             keeps = slot is not None and not any(one.effects or one.once for one in changes)
             packed = slot.pack(blueprint, recorded.order) if slot is not None and keeps else None
-            graph = numbered(blueprint.forward, symbols)
+            graph = lift_symbols_to_inputs(blueprint.forward, symbols)
             compiled = self._compile_forward(graph.module, blueprint)
             sizes = None if symbols is None else symbols.sizes()  # the compiler may assume more
             if any(blueprint.backwards):
@@ -680,7 +680,9 @@ class CompiledFunction:
         casts: CastInputs,
         changes: SideEffects = NO_SIDE_EFFECTS,
     ) -> Specialization:
-        graphs = tuple(numbered(b, symbols).module for b in blueprint.backwards if b is not None)
+        graphs = tuple(
+            lift_symbols_to_inputs(b, symbols).module for b in blueprint.backwards if b is not None
+        )
         call = built.call
         if blueprint.differentiated:
             call = checking(call, blueprint.differentiated)

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, fx
 
 from aot import config
-from aot.graph.shape_inference import Inference
-from aot.graph.stack_traces import Origins
-from aot.graph.value_meta import Number, Recipe, meta_of
+from aot.graph.shape_inference import ShapeInference
+from aot.graph.stack_traces import StackTraces
+from aot.graph.value_meta import Number, ResultMeta, meta_of
 from aot.ops.call_targets import call_by_name
 from aot.tensors.symbolic_sizes import as_arguments
 from aot.torch_internals import fx_graphs, mode_stacks, op_queries, torch_fakes
 
 
-class GraphBuilder(Inference):
+class GraphBuilder(ShapeInference):
     """Appends pure calls to a graph, and knows the metadata of every value in it.
 
     Attributes:
@@ -38,7 +38,7 @@ class GraphBuilder(Inference):
         self.backward = False
         self.default_dtype = torch.get_default_dtype()
         self._constants = 0
-        self._origins = Origins() if config.settings().stack_traces else None
+        self._origins = StackTraces() if config.settings().stack_traces else None
 
     def placeholder(self, name: str, meta: int, offset: int = 0) -> fx.Node:
         """A graph input; `offset` is its storage offset in elements."""
@@ -64,7 +64,7 @@ class GraphBuilder(Inference):
         self.root.add_module(name, module)
         return self.graph.get_attr(name)
 
-    def call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], metas: Recipe) -> fx.Node:
+    def call(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], metas: ResultMeta) -> fx.Node:
         """Append ``op(*args, **kwargs)``, whose result has the given metadata."""
         if isinstance(op, op_queries.OpOverload) and keyword.iskeyword(op._overloadname):
             op, args = call_by_name, (f"{op._opname}.{op._overloadname}", *args)

@@ -18,7 +18,7 @@ from aot.tensors.symbolic_sizes import Computed
 from aot.torch_internals import autocast_state, mode_stacks, op_queries
 
 
-class Known:
+class ConstantValues:
     """The known values of one trace."""
 
     def __init__(self, builder: GraphBuilder) -> None:

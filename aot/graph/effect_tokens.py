@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot.graph.purity import is_act
+from aot.graph.purity import node_has_external_effect
 from aot.torch_internals import higher_order_ops, op_queries, torch_fakes
 
 
-def threaded(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
+def thread_tokens(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
     """Chain the operations of a graph that act outside by tokens: the names of the first and the last, or
     None where there are no such operations.
 
@@ -32,7 +32,9 @@ def threaded(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
         >>> module = aot.aot_function(f, aot.nop).specializations[0].forward  # doctest: +SKIP
         >>> threaded(module.graph, lifted=False); module.recompile()  # doctest: +SKIP
     """
-    acts = [n for n in graph.nodes if isinstance(n.target, op_queries.OpOverload) and is_act(n)]
+    acts = [
+        n for n in graph.nodes if isinstance(n.target, op_queries.OpOverload) and node_has_external_effect(n)
+    ]
     if not acts:
         return None
     first = next(iter(graph.nodes))

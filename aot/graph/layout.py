@@ -24,7 +24,7 @@ aten = torch.ops.aten
 _TOGETHER = 16
 
 
-def laid(builder: GraphBuilder, node: fx.Node, stride: tuple[int, ...]) -> fx.Node:
+def with_strides(builder: GraphBuilder, node: fx.Node, stride: tuple[int, ...]) -> fx.Node:
     """A value, or a copy of it with these strides."""
     meta = builder.meta(node)
     if known_equal(meta.stride, stride):
@@ -34,18 +34,18 @@ def laid(builder: GraphBuilder, node: fx.Node, stride: tuple[int, ...]) -> fx.No
     return builder.emit(aten.copy.default, blank, node)
 
 
-def laid_to_draw(builder: GraphBuilder, node: fx.Node, where: Geometry) -> fx.Node:
+def with_rng_layout(builder: GraphBuilder, node: fx.Node, where: Geometry) -> fx.Node:
     """The value of a tensor with the geometry `where`, or a copy that lies as the tensor does: the same
     numbers are drawn for it."""
     if 0 in where.size or where.overlaps_itself_somehow:  # (The latter is a view in the graph as well.)
         return node
     if builder.meta(node).device.type == "cpu":
-        return laid(builder, node, where.stride)
+        return with_strides(builder, node, where.stride)
     begin: Any = where.offset
     if not isinstance(begin, torch.SymInt):
         begin %= _TOGETHER
     if _begins_at(builder, node, begin):
-        return laid(builder, node, where.stride)
+        return with_strides(builder, node, where.stride)
     meta, size, stride = builder.meta(node), list(where.size), list(where.stride)
     blank = builder.emit(
         aten.empty.memory_format,

@@ -13,11 +13,11 @@ def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
     """Drop every node without users or effects; of a `forward`, or a joint graph, not what may raise."""
     for node in reversed(graph.nodes):
         dead = not node.users and node.op in ("call_function", "get_attr")
-        if dead and not has_effect(node) and not (forward and "may_raise" in node.meta):
+        if dead and not is_impure(node) and not (forward and "may_raise" in node.meta):
             graph.erase_node(node)
 
 
-def is_act(node: fx.Node) -> bool:
+def node_has_external_effect(node: fx.Node) -> bool:
     """Whether somebody outside sees that the node runs (`classify.has_external_effect`). What was recorded in
     a backward, and is of no segment, belongs to a backward that was only tried."""
     op = operation_of(node)
@@ -25,18 +25,18 @@ def is_act(node: fx.Node) -> bool:
     return op is not None and has_external_effect(op) and not (late and "segment" not in node.meta)
 
 
-def has_effect(node: fx.Node) -> bool:
+def is_impure(node: fx.Node) -> bool:
     """Whether running the node is seen even if nobody reads its result: it moves a random generator, writes
     to a graph input, is a check that may raise, or acts outside."""
     op = operation_of(node)
-    if op is None or is_act(node):
+    if op is None or node_has_external_effect(node):
         return op is not None
-    if node.target is torch.ops.aten.copy_.default or moves_generator(node):
+    if node.target is torch.ops.aten.copy_.default or is_random_node(node):
         return True
     return not op._schema.returns and not has_external_effect(op)
 
 
-def moves_generator(node: fx.Node) -> bool:
+def is_random_node(node: fx.Node) -> bool:
     """Whether running the node draws random numbers."""
     op = operation_of(node)
     if op is None or not op_queries.may_be_random(op):

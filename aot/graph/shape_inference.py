@@ -17,16 +17,16 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot.graph.value_meta import (
-    Recipe,
-    Rows,
+    ResultMeta,
     Symbolic,
+    UnbackedRows,
     ValueMeta,
-    alike,
+    has_odd_unit_stride,
     intern,
     is_contiguous,
-    lies_oddly,
     lookup,
-    recipe_of,
+    result_meta_of,
+    same_but_for_device,
     strides_in_order,
 )
 from aot.ops.call_targets import call_with_grad, is_custom
@@ -50,18 +50,18 @@ from aot.torch_internals import (
 )
 
 _CPU = torch.device("cpu")
-_RECIPES: dict[tuple[Any, ...], Recipe] = {}
+_RECIPES: dict[tuple[Any, ...], ResultMeta] = {}
 _RECIPES_LIMIT = 20_000  # a bound for processes that compile for ever; far above any one program's needs
 
 
-class Inference:
+class ShapeInference:
     """The metadata of values, and of what operations return for them.
 
     Attributes:
         mode: in which operations take fake tensors.
         symbolic: whether sizes may be symbols.
         metas: node -> interned metadata, a tuple of them for an operation with several results, as in
-            `Recipe`.
+            `ResultMeta`.
         offsets: node -> its storage offset in elements, where that is not 0.
     """
 
@@ -83,7 +83,7 @@ class Inference:
         assert isinstance(meta, int)
         return self._fake(meta, self.offsets.get(node, 0))
 
-    def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe:
+    def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ResultMeta:
         """The metadata of what ``op`` returns for these arguments, given as nodes and constants.
 
         Raises whatever the operation raises for such arguments.
@@ -115,13 +115,15 @@ class Inference:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         call: Callable[..., Any] | None = None,
-    ) -> Recipe | None:
+    ) -> ResultMeta | None:
         """What the kernel of an operation returns on zeros, if it may be asked (`capture/zeros`) and answers;
         it is called by ``call(args, kwargs)``, if there is that."""
         metas = [self.meta(node) for node in _nodes((args, kwargs))]
         return self._of_kernel(op, args, kwargs, call) if can_probe(op, metas, args, kwargs) else None
 
-    def _is_doubtful(self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _is_doubtful(
+        self, recipe: ResultMeta, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
         """Whether the kernel of a CPU says otherwise than fake tensors, and that of the device may be asked.
 
         Meta kernels that all devices share let pass what kernels refuse, and lay results out otherwise. It
@@ -138,7 +140,7 @@ class Inference:
             told = self._of_kernel(op, args, kwargs, at=_CPU)
         except Exception:
             return error_is_conclusive_anywhere(op, metas)
-        return told is not None and not alike(told.metas, recipe.metas)
+        return told is not None and not same_but_for_device(told.metas, recipe.metas)
 
     def _of_kernel(
         self,
@@ -147,7 +149,7 @@ class Inference:
         kwargs: dict[str, Any],
         call: Callable[..., Any] | None = None,
         at: torch.device | None = None,
-    ) -> Recipe | None:
+    ) -> ResultMeta | None:
         """The same of any operation; with its arguments on another device, if it is to be run `at` that."""
         metas = [self.meta(node) for node in _nodes((args, kwargs))]
         given: list[Tensor] = []
@@ -183,19 +185,19 @@ class Inference:
                     run(one)
                     return None  # It does not take zeros alone, to divide by for one.
                 raise
-        return recipe_of(result, {tensor_impl.storage_key(tensor) for tensor in given})
+        return result_meta_of(result, {tensor_impl.storage_key(tensor) for tensor in given})
 
-    def _of_fakes(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], symbolic: bool) -> Recipe:
+    def _of_fakes(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], symbolic: bool) -> ResultMeta:
         fakes = fx.node.map_arg((args, kwargs), self.fake)
         if op in _WITHOUT_META:
             result = self.run(op, args, kwargs)
         else:
             result = self._imagined(op, args, kwargs, fakes, symbolic)
         storages = {tensor_impl.storage_key(f) for f in _tensors(fakes)}
-        recipe = recipe_of(result, storages, numbers=is_custom(op) or op_queries.has_symint_results(op))
+        recipe = result_meta_of(result, storages, numbers=is_custom(op) or op_queries.has_symint_results(op))
         metas = [self.meta(node) for node in _nodes((args, kwargs))] if symbolic else []
         odd = (
-            any(map(lies_oddly, metas))
+            any(map(has_odd_unit_stride, metas))
             and not is_custom(op)
             and not op_queries.is_nondeterministic_seeded(op)
         )
@@ -250,8 +252,8 @@ class Inference:
             return op(*real[0], **real[1])
 
     def as_computed(
-        self, recipe: Recipe, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], odd: bool = False
-    ) -> Recipe:
+        self, recipe: ResultMeta, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], odd: bool = False
+    ) -> ResultMeta:
         """The same with the dtypes and strides that the kernel gives its results: meta kernels that are
         written in Python are not always right for arguments of several dtypes (a norm of half precision with
         parameters of another one), nor for those that do not lie in row-major order; of symbols, not for
@@ -290,7 +292,7 @@ class Inference:
         size: tuple[Any, ...]
         size, stride, dtype, device = lookup(meta)
         nbytes: Any = Geometry(size, stride, offset, dtype).stop * dtype.itemsize
-        if isinstance(meta, Rows):
+        if isinstance(meta, UnbackedRows):
             size, nbytes = (meta.count, *size[1:]), meta.count * nbytes
         return torch_fakes.fake_tensor(self.mode, nbytes, size, stride, offset, dtype, device)
 

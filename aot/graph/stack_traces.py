@@ -16,7 +16,7 @@ _LIBRARIES = tuple(f"{folder}/" for folder in (Path(nn.__file__).parents[1], Pat
 _KEYS = ("stack_trace", "nn_module_stack")
 
 
-class Origins:
+class StackTraces:
     """Notes for each node what the function was doing when it was recorded; for a node of the backward, what
     it was doing when it recorded what is differentiated there."""
 

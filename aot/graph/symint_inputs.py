@@ -17,7 +17,7 @@ from aot.torch_internals import fx_graphs, symbolic_shapes
 
 
 @dataclass(frozen=True, slots=True)
-class Numbered:
+class GraphWithSymbolInputs:
     """A graph that takes numbers of a call before its other inputs.
 
     Attributes:
@@ -28,10 +28,10 @@ class Numbered:
     taken: tuple[int, ...] = ()
 
 
-def numbered(module: fx.GraphModule, symbols: SymbolicSizes | None) -> Numbered:
+def lift_symbols_to_inputs(module: fx.GraphModule, symbols: SymbolicSizes | None) -> GraphWithSymbolInputs:
     """A graph of a trace with `symbols`; one that has none of them is left as it is."""
     if symbols is None:
-        return Numbered(module)
+        return GraphWithSymbolInputs(module)
     used: set[Any] = set()
     computes = False
 
@@ -47,7 +47,7 @@ def numbered(module: fx.GraphModule, symbols: SymbolicSizes | None) -> Numbered:
         if node.op == "placeholder":
             used.update(*(n.node.expr.free_symbols for n in numbers_of(node.meta["val"]) if has_symbols(n)))
     if not used and not computes:
-        return Numbered(module)
+        return GraphWithSymbolInputs(module)
     taken = tuple(i for i, symbol in enumerate(symbols.names) if symbol in used)
     graph = fx.Graph()
     inputs = {}
@@ -78,4 +78,4 @@ def numbered(module: fx.GraphModule, symbols: SymbolicSizes | None) -> Numbered:
             node.meta["val"] = node.target(*args, **kwargs)
     result = fx_graphs.LazyGraphModule(module, graph, type(module).__name__)
     result.meta.update(module.meta)
-    return Numbered(result, taken)
+    return GraphWithSymbolInputs(result, taken)

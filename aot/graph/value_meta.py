@@ -36,7 +36,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class ResultMeta:
     """What an operation returns for arguments of given metadata: one result or several (None where an
     optional one is absent, a tuple for a list among them), and whether one of them lies in an argument's
     storage although the operation's schema does not say so."""
@@ -65,7 +65,7 @@ class Symbolic(int):
     meta: ValueMeta
 
 
-class Rows(Symbolic):
+class UnbackedRows(Symbolic):
     """What stands for the metadata of a contiguous value of which it is known when it has been computed how
     many rows it has. It counts as one row, and graph compilers are told that there are `count`."""
 
@@ -89,7 +89,7 @@ def intern(meta: ValueMeta) -> int:
 def rows_of(meta: ValueMeta, count: torch.SymInt) -> int:
     """What stands for the metadata of so many rows, each of which is contiguous and has the size, dtype and
     device of `meta`."""
-    own = Rows(next(_numbers))
+    own = UnbackedRows(next(_numbers))
     own.meta = meta._replace(
         size=(1, *meta.size), stride=torch.empty((1, *meta.size), device="meta").stride()
     )
@@ -111,11 +111,11 @@ def lookup(meta: int) -> ValueMeta:
     return _METAS[meta] if meta >= 0 else meta.meta  # type: ignore[attr-defined]
 
 
-def recipe_of(result: Any, storages: Collection[int] = (), numbers: bool = False) -> Recipe:
+def result_meta_of(result: Any, storages: Collection[int] = (), numbers: bool = False) -> ResultMeta:
     """The metadata of an operation's result, for arguments on `storages`; refuses results that are not
     tensors, but for lists of such and, if so allowed, `numbers` among them, which may be symbols."""
     if result is None:
-        return Recipe(True, ())
+        return ResultMeta(True, ())
     many = isinstance(result, (tuple, list))
     found: list[Tensor] = []
 
@@ -144,13 +144,13 @@ def recipe_of(result: Any, storages: Collection[int] = (), numbers: bool = False
 
     metas = tuple([of(one, many) for one in (result if many else (result,))])
     aliases = bool(storages) and any(tensor_impl.storage_key(tensor) in storages for tensor in found)
-    return Recipe(many, metas, aliases)
+    return ResultMeta(many, metas, aliases)
 
 
-def alike(one: Any, other: Any) -> bool:
+def same_but_for_device(one: Any, other: Any) -> bool:
     """Whether two results' metadata are the same but for the device."""
     if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
+        return len(one) == len(other) and all(map(same_but_for_device, one, other))
     if not (isinstance(one, int) and isinstance(other, int)):
         return bool(one == other)
     mine, its = lookup(one), lookup(other)
@@ -202,7 +202,7 @@ def is_contiguous(meta: ValueMeta) -> bool:
     return True
 
 
-def lies_oddly(meta: ValueMeta) -> bool:
+def has_odd_unit_stride(meta: ValueMeta) -> bool:
     """Whether a dimension of one element has another stride than in row-major order."""
     size, stride = with_hints(meta.size), with_hints(meta.stride)
     if None in size:  # it depends on values

@@ -13,8 +13,8 @@ from torch import fx
 from aot import errors
 from aot.backends.compilers import Compiled, static_inputs
 from aot.backends.graph_names import get_aot_compilation_context
-from aot.graph.effect_tokens import threaded
-from aot.graph.purity import is_act, moves_generator
+from aot.graph.effect_tokens import thread_tokens
+from aot.graph.purity import is_random_node, node_has_external_effect
 from aot.inductor.opaque_calls import call_whole
 from aot.inductor.workarounds import SCATTERS, copies_count, keep_apart, multiply_apart, writes_within
 from aot.ops.call_targets import call_with_grad, is_custom
@@ -118,7 +118,7 @@ class Inductor:
         return self._compile(module, example_inputs, "inference")
 
     def _compile(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
-        acts = {n.target for n in module.graph.nodes if is_act(n)}
+        acts = {n.target for n in module.graph.nodes if node_has_external_effect(n)}
         with higher_order_ops.as_if_ordered(op for op in acts if isinstance(op, op_queries.OpOverload)):
             return self._compile_ordered(_by_tokens(module) if acts else module, example_inputs, which)
 
@@ -135,7 +135,7 @@ class Inductor:
             functional = torch.func.functionalize(graph, remove="mutations")
             graph = inductor_api.decompose(functional, inputs, table)
         (wanted,), (output,) = (m.graph.find_nodes(op="output") for m in (module, graph))
-        draws = [node for node in graph.graph.nodes if moves_generator(node)]
+        draws = [node for node in graph.graph.nodes if is_random_node(node)]
         # Inductor takes away draws that nobody reads.
         output.args = ((*output.args[0], *_unread(draws)),)
         results = output.args[0]
@@ -188,7 +188,7 @@ def _by_tokens(module: fx.GraphModule) -> fx.GraphModule:
     """The same graph, in which tokens say in which order that happens which is seen outside."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    threaded(graph, lifted=False)
+    thread_tokens(graph, lifted=False)
     made = fx.GraphModule(module, graph)
     made.meta = module.meta
     return made
@@ -235,7 +235,7 @@ class _Lowering(fx.Interpreter):
         known = node.meta.get("val")
         # (Inductor computes some draws otherwise than eager, and reads too early what others draw into. Its
         # code runs in no grad mode.)
-        if moves_generator(node):  # (Inductor makes what does not depend on each other in any order.)
+        if is_random_node(node):  # (Inductor makes what does not depend on each other in any order.)
             result = self._whole(node, after=self._drawn)
             values, _ = pytree.tree_flatten(result)
             self._drawn = [value for value in values if isinstance(value, torch.Tensor)][:1]

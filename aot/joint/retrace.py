@@ -28,7 +28,7 @@ from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.symbolic_views import viewing
 from aot.errors import DoubleBackwardUnsupported, Unsupported
 from aot.graph.builder import GraphBuilder
-from aot.graph.purity import has_effect, moves_generator
+from aot.graph.purity import is_impure, is_random_node
 from aot.graph.value_meta import ValueMeta, lookup
 from aot.joint.linearity import Linearity
 from aot.tensors.subclasses import (
@@ -347,7 +347,7 @@ def _alike(builder: GraphBuilder, available: Iterable[fx.Node]) -> dict[fx.Node,
     by_key: dict[object, int] = {}
     for node in (node for graph in graphs for node in graph.nodes):
         key: object = node
-        if node.op == "call_function" and not has_effect(node) and not moves_generator(node):
+        if node.op == "call_function" and not is_impure(node) and not is_random_node(node):
             arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: (_NODE, numbers.get(n, n)))
             key = (node.target, repr(arguments))
         numbers[node] = by_key.setdefault(key, len(by_key))
@@ -389,7 +389,7 @@ def _order(
 
     def is_empty(node: fx.Node) -> bool:
         meta = builder.metas.get(node)
-        return isinstance(meta, int) and 0 in lookup(meta).size and not has_effect(node)
+        return isinstance(meta, int) and 0 in lookup(meta).size and not is_impure(node)
 
     return _computed(outputs, known, is_empty, _LIKE)
 
@@ -415,7 +415,7 @@ def _computed(
                 order.append(node)
                 blank.add(node)
                 continue
-            if node._erased or node.op == "placeholder" or has_effect(node) or moves_generator(node):
+            if node._erased or node.op == "placeholder" or is_impure(node) or is_random_node(node):
                 raise DoubleBackwardUnsupported(
                     f"this backward needs {node.name}, a value of the forward that is not saved for the "
                     f"compiled one; call the original function"

@@ -24,7 +24,7 @@ from torch import fx
 from torch.utils import flop_counter
 
 from aot.capture.recorder.functional_rng import is_pure_form
-from aot.graph.purity import has_effect, moves_generator
+from aot.graph.purity import is_impure, is_random_node
 from aot.ops.classify import call_on_clones, operation_of
 from aot.partition.tensor_bytes import shown_bytes
 from aot.tensors.symbolic_sizes import Computed, with_hints
@@ -54,9 +54,9 @@ def recomputing(node: fx.Node) -> Recomputing:
     op = operation_of(node)
     if op is not None and is_pure_form(op):
         return Recomputing.CHEAP
-    if op is None or op.namespace not in ("aten", "prims") or has_effect(node):
+    if op is None or op.namespace not in ("aten", "prims") or is_impure(node):
         return Recomputing.NEVER
-    if torch.Tag.nondeterministic_bitwise in op.tags or moves_generator(node):
+    if torch.Tag.nondeterministic_bitwise in op.tags or is_random_node(node):
         return Recomputing.NEVER
     name = op._opname
     if name in _UNINITIALIZED:

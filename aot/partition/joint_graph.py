@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from aot.errors import BackendError, PartitionError
-from aot.graph.purity import eliminate_dead_code, has_effect, is_act
+from aot.graph.purity import eliminate_dead_code, is_impure, node_has_external_effect
 from aot.torch_internals import fx_graphs
 
 BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
@@ -74,7 +74,7 @@ def take_apart(module: fx.GraphModule, num_fwd_outputs: int) -> JointParts:
         tangents=tangents,
         outputs=outputs[:num_fwd_outputs],
         gradients=outputs[num_fwd_outputs:],
-        acts=tuple(n for n in nodes if n in recorded and is_act(n)),
+        acts=tuple(n for n in nodes if n in recorded and node_has_external_effect(n)),
         recorded_backward=recorded,
         pinned=frozenset(n for n in recorded if tags[n] == "must_be_in_backward"),
     )
@@ -123,7 +123,7 @@ def extract_both(
 def drop_repeated_effects(forward: fx.GraphModule, backward: fx.GraphModule) -> None:
     """Take out of a backward graph what the forward has done already and nobody there reads: a partitioner
     may leave draws and checks of the forward in it, because their nodes count as having effects."""
-    done = {n.name for n in forward.graph.nodes if has_effect(n)}
+    done = {n.name for n in forward.graph.nodes if is_impure(n)}
     repeated = [n for n in backward.graph.nodes if n.name in done and n.op == "call_function" and not n.users]
     for node in reversed(repeated):
         backward.graph.erase_node(node)
@@ -139,7 +139,8 @@ def check_acts(joint: fx.GraphModule, forward: fx.GraphModule, backward: fx.Grap
         BackendError: a partitioner has dropped, repeated or moved it.
     """
     wanted, early, late = (
-        [n.name for n in module.graph.nodes if is_act(n)] for module in (joint, forward, backward)
+        [n.name for n in module.graph.nodes if node_has_external_effect(n)]
+        for module in (joint, forward, backward)
     )
     if early + late != wanted:
         raise BackendError(

@@ -29,7 +29,7 @@ from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.symbolic_views import viewing
 from aot.capture.run import Forward, run_once
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
-from aot.graph.purity import moves_generator
+from aot.graph.purity import is_random_node
 from aot.guards.side_effects import SideEffects
 from aot.guards.tracker import GuardTracker
 from aot.joint.joint import Joint
@@ -299,7 +299,7 @@ def _partitioned(
     forward, backward = partition(joint.graph, inputs, num_fwd_outputs=joint.values, **options)
     drop_repeated_effects(forward, backward)
     check_acts(joint.graph, forward, backward)
-    if any(moves_generator(node) for node in backward.graph.nodes):
+    if any(is_random_node(node) for node in backward.graph.nodes):
         raise BackendError(
             "the partitioner put a random draw into the backward graph, where it would draw again; use "
             "a partitioner that saves random values, as aot.default_partition does, or "

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from aot import errors
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, as_boxed, materialize_fake_values
-from aot.graph.symint_inputs import numbered
+from aot.graph.symint_inputs import lift_symbols_to_inputs
 from aot.partition.segment_split import without_tangents
 from aot.runtime.graph_assertions import compile_graph
 from aot.tensors.symbolic_sizes import SymbolicSizes
@@ -137,7 +137,7 @@ class Backward:
                             materialize_fake_values(module)
                         )  # the other compile may keep, and has marked, this one
                     graph_names.copy_compile_id(module, self._module)
-                    graph = numbered(module, self._symbols)
+                    graph = lift_symbols_to_inputs(module, self._symbols)
                     first = len(graph.taken)
                     graph.module.meta["donated"] = tuple(first + i for i in self._donated if spend)
                     compiled = compile_graph(self._compiler, graph.module, "backward")

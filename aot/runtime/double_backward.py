@@ -21,7 +21,7 @@ from aot.backends.compilers import Compiler, example_inputs
 from aot.capture.autograd.engine import Level
 from aot.capture.recorder.threads import tracing
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
-from aot.graph.symint_inputs import numbered
+from aot.graph.symint_inputs import lift_symbols_to_inputs
 from aot.guards.tracker import GuardTracker
 from aot.joint.retrace import Step, record_again
 from aot.partition.default import default_partition
@@ -243,7 +243,7 @@ class _Way:
             inputs = example_inputs(step.graph)
             forward, backward = default_partition(step.graph, inputs, num_fwd_outputs=step.count)
         kept = len(list(forward.graph.nodes)[-1].args[0])
-        graph = numbered(forward, symbols)
+        graph = lift_symbols_to_inputs(forward, symbols)
         graph.module.meta["donated"] = ()  # what is saved may be asked for again
         compiled = compile_graph(compiler, graph.module, "backward")
         self.run: Callable[..., Any] = counted(runner(compiled, graph.taken), kept, "backward")

@@ -33,7 +33,7 @@ from aot.capture.control_flow.subgraph import (
 from aot.capture.intercept.patches import takes_functions, unwatched
 from aot.capture.recorder.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
-from aot.graph.layout import laid
+from aot.graph.layout import with_strides
 from aot.graph.value_meta import intern, is_contiguous, lookup, meta_of
 from aot.torch_internals import higher_order_ops, pytree
 
@@ -78,7 +78,9 @@ class _Cond:
         for branch, results in zip(self.branches, self.results, strict=True):
             found, given = branch.differentiate(results, [edge for edge, _ in wanted], tangents)
             for i, node in given.items():
-                branch.inputs[node] = laid(outer.builder, tangents[i], branch.builder.meta(node).stride)
+                branch.inputs[node] = with_strides(
+                    outer.builder, tangents[i], branch.builder.meta(node).stride
+                )
             nodes = []
             for gradient, (_, meta) in zip(found, wanted, strict=True):
                 size, _, dtype, device = lookup(meta)

@@ -25,8 +25,8 @@ from aot.capture.intercept.patches import takes_functions
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
 from aot.errors import UnsupportedOperation
-from aot.graph.purity import has_effect
-from aot.graph.value_meta import Recipe, meta_of
+from aot.graph.purity import is_impure
+from aot.graph.value_meta import ResultMeta, meta_of
 from aot.ops.classify import has_external_effect, operation_of
 from aot.tensors.constants import constant_key as key_of_constant
 from aot.tensors.geometry import geometry
@@ -265,7 +265,7 @@ def modules(
 
 def may_raise(module: fx.GraphModule) -> bool:
     """Whether a graph is to run although nobody reads its results."""
-    return any("may_raise" in node.meta or has_effect(node) for node in module.graph.nodes)
+    return any("may_raise" in node.meta or is_impure(node) for node in module.graph.nodes)
 
 
 def needed_for(branch: Branch, results: Iterable[fx.Node], last: fx.Node | None) -> set[fx.Node]:
@@ -275,7 +275,7 @@ def needed_for(branch: Branch, results: Iterable[fx.Node], last: fx.Node | None)
     for node in reversed(branch.builder.graph.nodes):
         if node is last:
             break
-        if "may_raise" in node.meta or has_effect(node):
+        if "may_raise" in node.meta or is_impure(node):
             stack.append(node)
     found: set[fx.Node] = set()
     while stack:
@@ -348,7 +348,7 @@ def append_call(
     """
     builder = recorder.builder
     functions = [builder.module(op.name(), graph) for graph in graphs]
-    node = builder.call(op, (*before, *functions, *after), {}, Recipe(True, metas))
+    node = builder.call(op, (*before, *functions, *after), {}, ResultMeta(True, metas))
     if not builder.backward and any(map(may_raise, graphs)):
         node.meta["may_raise"] = True
     return [builder.item(node, i) for i in range(len(metas))]

@@ -39,7 +39,7 @@ from aot.capture.intercept.patches import takes_functions, unwatched
 from aot.capture.recorder.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.builder import GraphBuilder
-from aot.graph.layout import laid
+from aot.graph.layout import with_strides
 from aot.graph.value_meta import ValueMeta, intern, lookup, meta_of, rows_of
 from aot.torch_internals import fx_graphs, higher_order_ops, mode_stacks, pytree, symbolic_shapes
 
@@ -217,7 +217,7 @@ class _Loop:
             if gradient is not None and summed:
                 values.append(back.builder.emit(aten.add.Tensor, before, copies[gradient]))
             elif gradient is not None:
-                values.append(laid(back.builder, copies[gradient], look.stride))
+                values.append(with_strides(back.builder, copies[gradient], look.stride))
             else:
                 values.append(before if summed else _zeros(back.builder, look))
         graphs, operands = _graphs(asking, back, [asked], apart(back, values))
@@ -225,7 +225,7 @@ class _Loop:
         for j, look in zip(floats, looks, strict=False):
             # (Zeros without memory are no operands of such an operator; a copy has some.)
             gradient = builder.emit(aten.clone.default, outer.read(gradients[j]))
-            start.append(laid(builder, gradient, look.stride))
+            start.append(with_strides(builder, gradient, look.stride))
         start += [_zeros(builder, look) for look in looks[len(floats) :]]
         metas = tuple(intern(look) for look in looks)
         results = append_call(
@@ -251,7 +251,7 @@ class _Loop:
                 shown = emit(aten.index_select.default, back.input(stack), 0, row)
                 shown = emit(aten.view.default, shown, list(meta.size))
                 shown = emit(aten.where.self, at_first, back.input(given), shown)
-                found[node] = laid(back.builder, shown, meta.stride)
+                found[node] = with_strides(back.builder, shown, meta.stride)
         return found
 
 
@@ -290,7 +290,7 @@ def _number(builder: GraphBuilder, value: int) -> fx.Node:
 
 def _zeros(builder: GraphBuilder, look: ValueMeta) -> fx.Node:
     zeros = builder.emit(aten.zeros.default, list(look.size), dtype=look.dtype, device=look.device)
-    return laid(builder, zeros, look.stride)
+    return with_strides(builder, zeros, look.stride)
 
 
 def _look(tensor: Tensor) -> ValueMeta:

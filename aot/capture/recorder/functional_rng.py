@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx
 
 from aot.graph.builder import GraphBuilder
-from aot.graph.value_meta import Recipe, meta_of
+from aot.graph.value_meta import ResultMeta, meta_of
 from aot.ops.call_targets import by_name
 from aot.ops.classify import call_on_clones, classify, is_present, is_written
 from aot.torch_internals import mode_stacks, op_queries, rng
@@ -74,7 +74,7 @@ class States:
         op: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        recipe: Recipe,
+        recipe: ResultMeta,
         earlier: fx.Node | None = None,
     ) -> fx.Node:
         """Append a draw, and return the node that has the results, as that of the drawing operation would.
@@ -98,7 +98,7 @@ class States:
             original, after = self._around[earlier]
             before = self._repeated.get((builder.graph, original), original)
         metas = (*recipe.metas, builder.metas[self.first[device]])
-        node = builder.call(op, (before, *args), kwargs, Recipe(True, metas))
+        node = builder.call(op, (before, *args), kwargs, ResultMeta(True, metas))
         state = builder.item(node, len(recipe.metas))
         result = node if recipe.many else builder.item(node, 0)
         if earlier is None:

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from aot import errors
 from aot.capture.recorder.session import Trace
 from aot.graph.shape_inference import typed_refusals
-from aot.graph.value_meta import Recipe, lookup, recipe_of
+from aot.graph.value_meta import ResultMeta, lookup, result_meta_of
 from aot.ops.call_targets import is_custom
 from aot.ops.classify import (
     BATCH_NORM,
@@ -144,7 +144,12 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
         self.builder.infer(func, args, kwargs)
 
     def _check_growth(
-        self, func: Any, targets: list[Tensor], recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        func: Any,
+        targets: list[Tensor],
+        recipe: ResultMeta,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
         """Refuse an in-place call that resizes what it writes to, as `addbmm_` does; others raise."""
         for target, meta in zip(targets, recipe.metas, strict=True):
@@ -213,18 +218,18 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
 
     def _clones_of_kernel(
         self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Recipe | None:
+    ) -> ResultMeta | None:
         if self.builder.symbolic:
             return None
         return self.builder.of_kernel(func, args, kwargs, partial(call_on_clones, func, written))
 
     def _clones_of_fakes(
         self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Recipe:
+    ) -> ResultMeta:
         fake_args, fake_kwargs = fx.node.map_arg((args, kwargs), self.builder.fake)
         with typed_refusals(), self.builder.mode:
             results = call_on_clones(func, written, fake_args, fake_kwargs)
-        metas = recipe_of(results, numbers=is_custom(func))
+        metas = result_meta_of(results, numbers=is_custom(func))
         if func in BATCH_NORM or op_queries.has_python_meta(func):
             return self.builder.as_computed(metas, call_on_clones, (func, written, args, kwargs), {})
         return metas

@@ -29,7 +29,7 @@ from aot.capture.recorder.autocast_cache import CastCache
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.metadata_mutations import Moving, repeatable
 from aot.capture.recorder.symbolic_views import ASKS_FOR_NUMBERS
-from aot.graph.value_meta import Recipe, dtypes_of, lookup, recipe_of
+from aot.graph.value_meta import ResultMeta, dtypes_of, lookup, result_meta_of
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.classify import (
     BATCH_NORM,
@@ -443,7 +443,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         tensor_impl.set_lazy_bits(fake, shown.is_conj(), shown.is_neg())
         return fake
 
-    def _results(self, node: fx.Node, recipe: Recipe) -> Any:
+    def _results(self, node: fx.Node, recipe: ResultMeta) -> Any:
         if recipe.many and not recipe.metas:
             return None
         return self._made(node, recipe.metas if recipe.many else recipe.metas[0])
@@ -454,7 +454,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             result = func(*known[0], **known[1])
         if not isinstance(result, (Tensor, tuple, list)):
             return result
-        recipe = recipe_of(result)
+        recipe = result_meta_of(result)
         return self._results(self.builder.call(func, args, kwargs, recipe), recipe)
 
     def _assume(self, condition: fx.Node, expected: bool) -> bool:

@@ -27,9 +27,9 @@ from aot.capture.recorder.random_draws import Draws
 from aot.capture.recorder.symbolic_views import Viewing
 from aot.capture.recorder.threads import Threads
 from aot.graph.builder import GraphBuilder
-from aot.graph.constant_values import Known
-from aot.graph.layout import laid_to_draw
-from aot.graph.value_meta import Number, Recipe, lookup
+from aot.graph.constant_values import ConstantValues
+from aot.graph.layout import with_rng_layout
+from aot.graph.value_meta import Number, ResultMeta, lookup
 from aot.ops.call_targets import by_name
 from aot.ops.classify import LEAVE_ROOM, call_on_clones, has_external_effect, may_raise, operation_of
 from aot.tensors.geometry import Geometry, geometry
@@ -105,7 +105,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.under_hooks: dict[int, tuple[Any, Any]] = {}
         self.unpacked: set[Node] = set()
         self.acts: list[tuple[fx.Node, Node | None]] = []
-        self.known = Known(self.builder)
+        self.known = ConstantValues(self.builder)
         self.draws = Draws()
         self.rng_states = States(self.builder) if functionalize_rng else None
         self.hooks = Hooks(lambda: self.builder.backward)
@@ -244,7 +244,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The nodes of an argument of an operation, which is one that draws or not."""
         if isinstance(value, Tensor):
             node = self.read(value)
-            return laid_to_draw(self.builder, node, geometry(value)) if to_draw else node
+            return with_rng_layout(self.builder, node, geometry(value)) if to_draw else node
         if isinstance(value, (list, tuple)):
             return type(value)([self._nodes_in(v, to_draw) for v in value])
         if script_objects.is_script_object(value):
@@ -263,7 +263,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         op: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        metas: Recipe,
+        metas: ResultMeta,
         random: bool,
         overwrites: bool = False,
     ) -> fx.Node:
@@ -293,7 +293,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         return self.draws.record((op, read, kwargs), metas.device, make, repeat, again=not late)
 
-    def _may_raise(self, op: Any, args: tuple[Any, ...], metas: Recipe) -> bool:
+    def _may_raise(self, op: Any, args: tuple[Any, ...], metas: ResultMeta) -> bool:
         called = args[0] if op is call_on_clones else op
         if isinstance(called, str):
             called = by_name(called)

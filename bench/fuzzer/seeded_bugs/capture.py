@@ -226,7 +226,7 @@ FAULTS = (
     _fault(
         name="a draw that nobody reads is dropped",
         module="aot.graph.purity",
-        find="if node.target is torch.ops.aten.copy_.default or moves_generator(node):",
+        find="if node.target is torch.ops.aten.copy_.default or is_random_node(node):",
         replace="if node.target is torch.ops.aten.copy_.default:",
         clauses=("randomness",),
         wrong="The generator does not move by what is drawn and thrown away.",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from aot.graph import shape_inference
 from aot.graph.builder import GraphBuilder
-from aot.graph.value_meta import Recipe, ValueMeta, intern, lookup
+from aot.graph.value_meta import ResultMeta, ValueMeta, intern, lookup
 from aot.torch_internals import torch_fakes
 
 aten = torch.ops.aten
@@ -27,14 +27,14 @@ class Asked:
 
     def __call__(
         self, op: Any, args: Any, kwargs: Any, call: Any = None, at: torch.device | None = None
-    ) -> Recipe | None:
+    ) -> ResultMeta | None:
         if at is not None:
             return self._run(op, args, kwargs, call, at)
         self.operations.append(op)
         recipe = self._run(op, args, kwargs, call, torch.device("cpu"))
         assert recipe is not None
         metas = tuple(intern(lookup(meta)._replace(device=CUDA)) for meta in recipe.metas)
-        return Recipe(recipe.many, metas)
+        return ResultMeta(recipe.many, metas)
 
 
 def _infer(monkeypatch: pytest.MonkeyPatch, op: Any, *given: Any) -> tuple[list[Any], ValueMeta]:

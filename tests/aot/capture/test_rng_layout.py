@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from aot.graph.builder import GraphBuilder
-from aot.graph.layout import laid_to_draw
+from aot.graph.layout import with_rng_layout
 from aot.graph.value_meta import ValueMeta, intern
 from aot.tensors.geometry import Geometry
 from aot.torch_internals import torch_fakes
@@ -37,7 +37,7 @@ def _lies(
     meta = ValueMeta(tuple(VALUE.shape), VALUE.stride(), VALUE.dtype, device)
     node = view(builder, builder.placeholder("p", intern(meta)))
     before = len(builder.graph.nodes)
-    builder.graph.output(laid_to_draw(builder, node, where))
+    builder.graph.output(with_rng_layout(builder, node, where))
     operations = len(builder.graph.nodes) - before - 1
     return operations, OnTheCPU(fx.GraphModule(builder.root, builder.graph)).run(VALUE)
 
