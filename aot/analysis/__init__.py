@@ -1,6 +1,6 @@
 """What the run did: to each argument, and what each output is.
 
-In: a `Forward`. Out: `Effects`, which names the *values* that the graph must return, and says how the
+In: a `Traced`. Out: `Effects`, which names the *values* that the graph must return, and says how the
 caller's world is rebuilt from them: which arguments are written, what else is changed about them, and for
 every output the *root* that it hangs on and the views that lead to it.
 """
@@ -19,12 +19,12 @@ from aot.analysis.input_mutations import ArgumentEffects
 from aot.analysis.output_aliasing import OutputEffects
 from aot.analysis.subclass_effects import WrapperEffects, with_wrappers
 from aot.capture.inputs import FakeInputs
-from aot.capture.run import Forward
+from aot.capture.run import Traced
 
 __all__ = ["analyze"]
 
 
-def analyze(forward: Forward, keep: bool = False) -> Effects:
+def analyze(forward: Traced, keep: bool = False) -> Effects:
     """Classify what the run did.
 
     Args:
@@ -72,7 +72,7 @@ def analyze(forward: Forward, keep: bool = False) -> Effects:
         aware=_aware(forward.entry),
         histories=tuple(wrappers.histories),
         replaced=forward.replaced,
-        visible=forward.visible,
+        visible=forward.num_user_outputs,
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, fx
 from aot.analysis.effect_summary import Memory, Rebound, Value
 from aot.capture.memory.metadata_log import Rebind
 from aot.capture.memory.storage import StorageState
-from aot.capture.run import Forward
+from aot.capture.run import Traced
 from aot.tensors.geometry import Geometry
 from aot.tensors.version_counters import counter_groups
 from aot.torch_internals import autograd_graph
@@ -26,7 +26,7 @@ class World:
         values: what the graph has to return.
     """
 
-    def __init__(self, forward: Forward) -> None:
+    def __init__(self, forward: Traced) -> None:
         self.forward = forward
         self.recorder = forward.recorder
         self.fakes = forward.entry.fakes

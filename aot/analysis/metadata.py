@@ -1,6 +1,6 @@
 """The public vocabulary: what a compiled function does to each argument, and what each result is.
 
-In: a `Forward` and its `Effects`. Out: a `ViewAndMutationMeta`, in the terms of AOTAutograd. Nothing is
+In: a `Traced` and its `Effects`. Out: a `ViewAndMutationMeta`, in the terms of AOTAutograd. Nothing is
 compiled from it: it is what `Effects` say, for people and for compilers.
 """
 
@@ -26,7 +26,7 @@ from aot.analysis.effect_summary import (
 )
 from aot.capture.memory.metadata_log import Reshape
 from aot.capture.memory.storage import StorageState
-from aot.capture.run import Forward
+from aot.capture.run import Traced
 from aot.tensors.geometry import Geometry, IntervalIndex, overlap
 from aot.tensors.subclasses import SubclassMeta
 from aot.tensors.symbolic_sizes import with_hints
@@ -183,7 +183,7 @@ class ViewAndMutationMeta:
         return "\n".join(lines)
 
 
-def describe(forward: Forward, effects: Effects, keep: bool) -> ViewAndMutationMeta:
+def describe(forward: Traced, effects: Effects, keep: bool) -> ViewAndMutationMeta:
     """What the run did, in these terms; `keep` says whether the graph was to write to its inputs."""
     outputs = _Outputs(forward, effects)
     states = forward.recorder.rng_states
@@ -199,14 +199,14 @@ def describe(forward: Forward, effects: Effects, keep: bool) -> ViewAndMutationM
     )
 
 
-def _subclasses(forward: Forward, effects: Effects) -> SubclassMeta | None:
+def _subclasses(forward: Traced, effects: Effects) -> SubclassMeta | None:
     inputs = tuple(wrapper.meta for wrapper in forward.entry.wrappers)
     roots = ((p, effects.roots[o.root]) for p, o in enumerate(effects.outputs) if isinstance(o, Whole))
     outputs = {position: root.meta for position, root in roots if isinstance(root, WrapperRoot)}
     return SubclassMeta(inputs, outputs) if inputs or outputs else None
 
 
-def _inputs(forward: Forward, effects: Effects) -> tuple[InputAliasInfo, ...]:
+def _inputs(forward: Traced, effects: Effects) -> tuple[InputAliasInfo, ...]:
     entry, recorder = forward.entry, forward.recorder
     states = tuple(dict.fromkeys(entry.states))
     targets = [target for state in states for target in (*state.counted, *state.writes.values())]
@@ -311,7 +311,7 @@ class _Outputs:
         bases: the values of intermediates that are saved as outputs, and their numbers.
     """
 
-    def __init__(self, forward: Forward, effects: Effects) -> None:
+    def __init__(self, forward: Traced, effects: Effects) -> None:
         self.forward = forward
         self.effects = effects
         self.bases: dict[int, int] = {}

@@ -29,7 +29,7 @@ from aot.analysis.effect_summary import (
 )
 from aot.capture.memory.metadata_log import Reshape, WrapperRebind
 from aot.capture.memory.view_ops import ViewStep
-from aot.capture.run import Forward
+from aot.capture.run import Traced
 from aot.capture.subclass_inputs import FakeSubclassInput
 from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
@@ -53,7 +53,7 @@ class WrapperEffects:
         outputs: those among the outputs, by position.
     """
 
-    def __init__(self, forward: Forward, values: int, roots: int) -> None:
+    def __init__(self, forward: Traced, values: int, roots: int) -> None:
         self.forward = forward
         self.histories: list[Tensor] = []
         self.writes: list[Write] = []
@@ -105,7 +105,7 @@ class WrapperEffects:
             self.forward.wrapped[position] for position, o in self.outputs.items() if isinstance(o, View)
         )
         made_of = {id(part): type(view).__name__ for view in views for _, part in parts_of(view)}
-        for position, value in enumerate(self.forward.outputs[: self.forward.visible]):
+        for position, value in enumerate(self.forward.outputs[: self.forward.num_user_outputs]):
             kind = made_of.get(id(self.forward.wrapped.get(position, value)))
             if kind is not None:
                 raise errors.UnsupportedOutput(

@@ -1,6 +1,6 @@
 """The one run of the user's function.
 
-In: a function of flat arguments and the call's `Arguments`. Out: a `Forward`, everything that the run left
+In: a function of flat arguments and the call's `Arguments`. Out: a `Traced`, everything that the run left
 behind: the recorder with its graph, the fakes of the arguments as they are now, and the outputs.
 """
 
@@ -53,7 +53,7 @@ from aot.torch_internals import (
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
+class Traced:
     """What one run of the function left behind.
 
     Attributes:
@@ -61,15 +61,15 @@ class Forward:
         outputs: the flat outputs, fakes and constants.
         spec: the outputs' tree.
         grad_after: whether grad mode was on when the function returned.
-        differentiated: the tensors of the call that the function has taken gradients with respect to.
+        grad_targets: the tensors of the call that the function has taken gradients with respect to.
         nodes: the sequence number of the first node of the autograd graph that was made after it.
         wrapped: the outputs that are wrapper subclasses, by their positions; `outputs` has None there.
         made: those that the function made, of which these are views, or which they are; and how they are made
             of outputs.
         replaced: what wrapper subclasses among the arguments are made of now: the number of the argument, the
             way to the part by its names, and the output that it is.
-        visible: how many of the outputs the function has returned; the others are what wrapper subclasses are
-            made of.
+        num_user_outputs: how many of the outputs the function has returned; the others are what wrapper
+            subclasses are made of.
         casts: what the function does with autocast's cache.
     """
 
@@ -79,12 +79,12 @@ class Forward:
     outputs: tuple[Any, ...]
     spec: pytree.TreeSpec
     grad_after: bool
-    differentiated: frozenset[int]
+    grad_targets: frozenset[int]
     nodes: int
     wrapped: dict[int, Tensor]
     made: tuple[tuple[Tensor, SubclassCreationMeta], ...]
     replaced: tuple[tuple[int, tuple[str, ...], int], ...]
-    visible: int
+    num_user_outputs: int
     casts: CastUse
 
     def storage(self, tensor: Tensor) -> tuple[StorageState, int]:
@@ -93,7 +93,7 @@ class Forward:
         return state, state.nbytes
 
 
-def run_once(
+def trace_function(
     function: Callable[..., Any],
     arguments: Arguments,
     decompositions: dict[Any, Callable[..., Any]],
@@ -104,7 +104,7 @@ def run_once(
     seeds: bool = True,
     candidates: Sequence[Candidate] = (),
     title: Callable[[int], str] = "tensor {} (counting tensors)".format,
-) -> Forward:
+) -> Traced:
     """Run `function` on fakes of the arguments' leaves, in inference mode if `inference`; its random draws
     take and return the generators' states if `functionalize_rng`. `symbols` tells which numbers of the
     arguments are symbols, if some are; `seeds` whether the function may set a generator's state;
@@ -203,11 +203,11 @@ def run_once(
                     f"plain tensor; make it of the result"
                 )
     visible = len(flat)
-    made = _take_apart(recorder, entry, wrapped, flat)
+    made = _flatten_subclass_outputs(recorder, entry, wrapped, flat)
     replaced = _replaced(recorder, entry, flat)
     recorder.results = tuple(value for value in flat if isinstance(value, Tensor))
     recorder.parts.check_returned(recorder.results)
-    return Forward(
+    return Traced(
         recorder,
         entry,
         primals,
@@ -265,7 +265,7 @@ def _leave_modes(error: BaseException) -> None:
             frame.clear()
 
 
-def _take_apart(
+def _flatten_subclass_outputs(
     recorder: Recorder, entry: FakeInputs, wrapped: dict[int, Tensor], flat: list[Any]
 ) -> tuple[tuple[Tensor, SubclassCreationMeta], ...]:
     """The wrapper subclasses that outputs are, or are views of, and that the function made; what they are

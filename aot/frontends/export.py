@@ -16,7 +16,7 @@ from aot.backends.compilers import nop
 from aot.cache.entry import Slot
 from aot.capture.cast_inputs import CastInputs
 from aot.capture.recorder.escapes import Lifetimes
-from aot.capture.run import Forward, run_once
+from aot.capture.run import Traced, trace_function
 from aot.frontends.function import Specialization
 from aot.frontends.module import CompiledModule
 from aot.graph.effect_tokens import thread_tokens
@@ -162,7 +162,7 @@ class _Export(CompiledModule):
             )
         try:
             with noted.running(), self._recording():
-                forward = run_once(flat, arguments, self._decompositions, lifetimes, inference, False)
+                forward = trace_function(flat, arguments, self._decompositions, lifetimes, inference, False)
                 metadata = describe(forward, analyze(forward), False)
                 graph = self._graph(forward, arguments, metadata.input_info)
         finally:
@@ -173,7 +173,7 @@ class _Export(CompiledModule):
         return Specialization(graph, forward.spec, together, graph, (), "", metadata, noted.guards)
 
     def _graph(
-        self, forward: Forward, arguments: Arguments, infos: Sequence[InputAliasInfo]
+        self, forward: Traced, arguments: Arguments, infos: Sequence[InputAliasInfo]
     ) -> fx.GraphModule:
         """The graph of all inputs and outputs."""
         builder = forward.recorder.builder
@@ -205,7 +205,7 @@ class _Export(CompiledModule):
                 node.meta["segment"] = 0
         return fx.GraphModule(builder.root, builder.graph, "Exported")
 
-    def _outputs(self, forward: Forward, inputs: Sequence[int | None]) -> list[Any]:
+    def _outputs(self, forward: Traced, inputs: Sequence[int | None]) -> list[Any]:
         """What the graph returns."""
         count = self.out_spec.num_leaves
         written = [forward.entry.fakes[inputs[k] or 0] for k in self.mutated]
@@ -217,7 +217,7 @@ class _Export(CompiledModule):
             outputs.append(_read(forward, gradient))
         return outputs
 
-    def _placeholders(self, forward: Forward, inputs: Sequence[int | None]) -> list[fx.Node]:
+    def _placeholders(self, forward: Traced, inputs: Sequence[int | None]) -> list[fx.Node]:
         """An input of the graph for each input, used or not."""
         builder = forward.recorder.builder
         made = {primal.tensor: primal.node for primal in forward.primals if primal.span is None}
@@ -267,7 +267,7 @@ class _Export(CompiledModule):
                 )
 
 
-def _tangents(forward: Forward, seeds: Sequence[Any]) -> list[fx.Node]:
+def _tangents(forward: Traced, seeds: Sequence[Any]) -> list[fx.Node]:
     """Inputs in place of what stood for them while the program was recorded."""
     builder = forward.recorder.builder
     tangents = []
@@ -294,7 +294,7 @@ def _share(one: Tensor, other: Tensor) -> bool:
     return tensor_impl.storage_key(one) == tensor_impl.storage_key(other)
 
 
-def _read(forward: Forward, value: Any) -> Any:
+def _read(forward: Traced, value: Any) -> Any:
     """What `value` shows when the program ends, as a node of the graph."""
     if not isinstance(value, Tensor):
         return value

@@ -1,6 +1,6 @@
 """Where the backward of a trace begins and ends: the edges of its autograd graph that the caller knows.
 
-In: a `Forward` and its `Effects`. Out: `Exposed` tensors, and the edges where the arguments entered; and the
+In: a `Traced` and its `Effects`. Out: `Exposed` tensors, and the edges where the arguments entered; and the
 refusal of what goes wrong at these edges: hooks on what is the caller's, histories that autograd forgets.
 """
 
@@ -16,13 +16,13 @@ from aot.analysis.context import is_current, root_of
 from aot.analysis.effect_summary import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, WrapperRoot
 from aot.capture.autograd.edge_targets import ArgumentEdge, Native, OutputEdge, Target, WrittenEdge
 from aot.capture.autograd.segments import Exposed, Graph, Key, key_of
-from aot.capture.run import Forward
+from aot.capture.run import Traced
 from aot.errors import AutogradStateMutation
 from aot.tensors.version_counters import version_of
 
 
 def exposed_of(
-    forward: Forward,
+    forward: Traced,
     effects: Effects,
     histories: Mapping[int, Tensor],
     ends: Mapping[Key, ArgumentEdge],
@@ -71,7 +71,7 @@ def exposed_of(
     return list(known.values())
 
 
-def ends_of(forward: Forward, effects: Effects) -> dict[Key, ArgumentEdge]:
+def ends_of(forward: Traced, effects: Effects) -> dict[Key, ArgumentEdge]:
     """What is differentiated with respect to: every argument's edge on entry, and hidden bases'; and
     arguments that began to require grad."""
     entry = forward.entry
@@ -90,7 +90,7 @@ def ends_of(forward: Forward, effects: Effects) -> dict[Key, ArgumentEdge]:
     return ends
 
 
-def check_hooks(forward: Forward, exposed: list[Exposed], ends: Mapping[Key, ArgumentEdge]) -> None:
+def check_hooks(forward: Traced, exposed: list[Exposed], ends: Mapping[Key, ArgumentEdge]) -> None:
     """Refuse hooks that the function has registered where the compiled backward does not run them.
 
     Raises:
@@ -104,7 +104,7 @@ def check_hooks(forward: Forward, exposed: list[Exposed], ends: Mapping[Key, Arg
     hooks.check_outside(_made_by_callers(exposed, ends), [node for node, _ in ends])
 
 
-def check_remembered(forward: Forward, targets: Iterable[Target]) -> None:
+def check_remembered(forward: Traced, targets: Iterable[Target]) -> None:
     """Refuse gradients of arguments of which autograd forgets the history, as it does in eager for what
     comes after the write.
 

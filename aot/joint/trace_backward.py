@@ -1,6 +1,6 @@
 """The joint graph: the recorded forward, then its backward, recorded in the same trace.
 
-In: a `Forward` and its `Effects`. Out: a `Joint` (`aot.joint.joint`): one graph whose inputs are primals then
+In: a `Traced` and its `Effects`. Out: a `Joint` (`aot.joint.joint`): one graph whose inputs are primals then
 tangents and whose outputs are the forward's values then the gradients, as AOTAutograd's convention has it,
 and the `Segment`s that the backward consists of: what comes in, what goes out to where, and what of the
 caller's they keep.
@@ -21,7 +21,7 @@ from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, Native
 from aot.capture.autograd.engine import Engine, Level, Recorded, Tangent, without_autocast
 from aot.capture.autograd.segments import Exposed, Graph, Key, key_of
 from aot.capture.memory.storage import StorageState
-from aot.capture.run import Forward
+from aot.capture.run import Traced
 from aot.capture.trace_result import Primal
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
@@ -37,7 +37,7 @@ from aot.tensors.subclasses import inner_tensors, is_nested, is_wrapper, layout_
 from aot.torch_internals import autograd_graph, fx_graphs, symbolic_shapes, tensor_impl
 
 
-def record_backward(forward: Forward, effects: Effects) -> Joint:
+def record_backward(forward: Traced, effects: Effects) -> Joint:
     """Differentiate the recorded forward, inside its trace, and close the graph.
 
     Raises:
@@ -91,7 +91,7 @@ class _Recording:
 
     def __init__(
         self,
-        forward: Forward,
+        forward: Traced,
         effects: Effects,
         histories: Mapping[int, Tensor],
         ends: Mapping[Key, ArgumentEdge],
@@ -374,7 +374,7 @@ def _is_vain(graph: Graph, target: Target) -> bool:
     return node not in graph.fruitful
 
 
-def _resident(forward: Forward) -> dict[str, tuple[int, Geometry]]:
+def _resident(forward: Traced) -> dict[str, tuple[int, Geometry]]:
     found: dict[str, tuple[int, Geometry]] = {}
     seen: set[tuple[StorageState, torch.dtype]] = set()
     for i, fake in enumerate(forward.entry.fakes):

@@ -27,7 +27,7 @@ from aot.capture.intercept.patches import replacing
 from aot.capture.recorder.autocast_cache import Candidate
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.symbolic_views import viewing
-from aot.capture.run import Forward, run_once
+from aot.capture.run import Traced, trace_function
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.graph.purity import is_random_node
 from aot.guards.side_effects import SideEffects
@@ -84,7 +84,7 @@ class Recorded:
     """
 
     blueprint: Blueprint
-    forward: Forward
+    forward: Traced
     levels: list[Level | None]
     scripts: tuple[Any, ...] | None
     expected: Left
@@ -132,7 +132,7 @@ def record(
         metadata_reads.watched() as looked,
     ):
         with streams.watched() as chosen:
-            forward = run_once(
+            forward = trace_function(
                 _noting_writes(flat, noted),
                 arguments,
                 options.decompositions,
@@ -167,7 +167,7 @@ def record(
         looked.asked or noted.reads_attribute(metadata_reads.NAMES) or metadata_reads.asks(tuple(noted.roots))
     )
     asked = asked or any(metadata_reads.asks(guard.expected) for guard in noted.guards.guards)
-    asked = asked or inference or symbols is not None or bool(arguments.metas or forward.differentiated)
+    asked = asked or inference or symbols is not None or bool(arguments.metas or forward.grad_targets)
     plan = make_plan(
         effects,
         joint,
@@ -195,7 +195,7 @@ def record(
     levels = _levels_of(joint, backwards)
     again = tuple(level is not None for level in levels)
     blueprint = Blueprint(
-        plan, fw_module, backwards, again, metadata, forward.spec, forward.differentiated, forward.casts
+        plan, fw_module, backwards, again, metadata, forward.spec, forward.grad_targets, forward.casts
     )
     return Recorded(blueprint, forward, levels, joint.scripts, expected, order)
 
