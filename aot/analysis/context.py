@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from torch import Tensor, fx
 
 from aot.analysis.effect_summary import Memory, Rebound, Value
-from aot.capture.memory.metadata_log import Rebind
-from aot.capture.memory.storage import StorageState
+from aot.capture.memory.metadata_log import StorageRebind
+from aot.capture.memory.storage import Storage
 from aot.capture.run import Traced
 from aot.tensors.geometry import Geometry
 from aot.tensors.version_counters import counter_groups
@@ -32,19 +32,19 @@ class World:
         self.fakes = forward.entry.fakes
         self.index_of = {id(f): i for i, f in enumerate(self.fakes)}
         self.base_of = {id(b): i for b, i in forward.entry.bases}
-        self.lying: dict[StorageState, list[int]] = {}
-        self.entered: dict[StorageState, list[int]] = {}
+        self.lying: dict[Storage, list[int]] = {}
+        self.entered: dict[Storage, list[int]] = {}
         for i, fake in enumerate(self.fakes):
             self.lying.setdefault(self.recorder.state(fake), []).append(i)
             self.entered.setdefault(forward.entry.states[i], []).append(i)
         self.values: list[Value] = []
-        self._whole: dict[StorageState, int] = {}
+        self._whole: dict[Storage, int] = {}
         self._counters: dict[int, tuple[Tensor, int]] = {}
         states = dict.fromkeys((*self.entered, *self.lying))
         self._number_counters(
             [
                 *self.fakes,
-                *(target for state in states for target in (*state.counted, *state.writes.values())),
+                *(target for state in states for target in (*state.version_bumped, *state.writes.values())),
                 *(self.root(value) for value in forward.outputs if isinstance(value, Tensor)),
             ]
         )
@@ -84,11 +84,13 @@ class World:
         self.values.append(Value(node, where, history, inference and not self.recorder.inference))
         return len(self.values) - 1
 
-    def memory(self, state: StorageState) -> Memory:
+    def memory(self, state: Storage) -> Memory:
         """Where a storage is to be found at the end of a call. One that the function made becomes a value."""
         here = self.lying.get(state, ())
         for i in here:
-            moves = (isinstance(event, Rebind) for event in self.recorder.journal.changes_of(self.fakes[i]))
+            moves = (
+                isinstance(event, StorageRebind) for event in self.recorder.journal.changes_of(self.fakes[i])
+            )
             if self.forward.entry.states[i] is state and not any(moves):  # nor went elsewhere and came back
                 return Memory(tensor=i)
         entered = self.entered.get(state)
@@ -99,15 +101,15 @@ class World:
             self._whole[state] = self.value(node, base, None, state.inference)
         return Memory(value=self._whole[state])
 
-    def rebound(self, event: Rebind, where: Geometry) -> Rebound:
+    def rebound(self, event: StorageRebind, where: Geometry) -> Rebound:
         """How the wrapper repeats that a tensor was put onto another storage, to lie there as `where`."""
         return Rebound(self.memory(event.state), where, event.assigned, event.mode)
 
-    def provide(self, state: StorageState, value: int) -> None:
+    def provide(self, state: Storage, value: int) -> None:
         """The value `value` is what a storage that the function made holds, all of it."""
         self._whole.setdefault(state, value)
 
-    def is_provided(self, state: StorageState) -> bool:
+    def is_provided(self, state: Storage) -> bool:
         """Whether a storage is to be found without the graph returning it once more."""
         return state in self._whole or state in self.entered
 

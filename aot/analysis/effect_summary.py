@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from aot.capture.memory.metadata_log import Reshape
-from aot.capture.memory.view_ops import Mode, ViewStep
+from aot.capture.memory.metadata_log import MetadataMutation
+from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import SubclassCreationMeta
 from aot.torch_internals import autograd_state
@@ -94,7 +94,7 @@ class Rebound:
     memory: Memory
     where: Geometry
     assigned: bool
-    mode: Mode
+    mode: CreationMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,10 @@ class WrapperRebound:
     nbytes: int
     where: Geometry
     path: tuple[str, ...] = ()
-    mode: Mode = Mode.INSIDE
+    mode: CreationMode = CreationMode.BELOW_SUBCLASS
 
 
-Change = Reshape | Rebound | WrapperRebound
+Change = MetadataMutation | Rebound | WrapperRebound
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +257,7 @@ class View:
     """
 
     root: int
-    steps: tuple[ViewStep, ...]
+    steps: tuple[ViewOp, ...]
     where: Geometry | None
     grad: bool
     taken: Taken = Taken.LAST

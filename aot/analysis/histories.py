@@ -9,8 +9,8 @@ from torch import Tensor
 
 from aot import errors
 from aot.analysis.context import is_current
-from aot.capture.memory.metadata_log import Rebind, Reshape, ViewOrigin
-from aot.capture.memory.view_ops import Mode, ViewStep
+from aot.capture.memory.metadata_log import MetadataMutation, StorageRebind, ViewOrigin
+from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.ops.classify import functional_form
 from aot.tensors.geometry import Geometry, covers, geometry, same_interpretation
 from aot.torch_internals import autograd_state
@@ -27,12 +27,14 @@ BY_STRIDES = (aten.view.default, aten._unsafe_view.default, aten.as_strided.defa
 _EXCHANGES = (aten.t_.default, aten.transpose_.default, aten.swapdims_.default, aten.swapaxes_.default)
 
 
-def goes_unnoticed(event: Reshape | Rebind) -> bool:
+def goes_unnoticed(event: MetadataMutation | StorageRebind) -> bool:
     """Whether autograd takes no note of a change of metadata."""
-    return isinstance(event, Rebind) or event.mode is not Mode.GRAD or event.op in _RESIZES
+    return isinstance(event, StorageRebind) or event.mode is not CreationMode.GRAD or event.op in _RESIZES
 
 
-def undone(root: Tensor, size: tuple[int, ...], changes: Sequence[Reshape | Rebind]) -> Tensor:
+def undone(
+    root: Tensor, size: tuple[int, ...], changes: Sequence[MetadataMutation | StorageRebind]
+) -> Tensor:
     """A tensor with the history of `root` before these changes of its metadata.
 
     A history counts elements by their indices: what autograd has noticed is undone on these, and the rest has
@@ -48,18 +50,18 @@ def undone(root: Tensor, size: tuple[int, ...], changes: Sequence[Reshape | Rebi
     if all(map(goes_unnoticed, changes)):
         return root
     sizes = [size]
-    undo: list[tuple[Reshape, tuple[int, ...]]] = []
+    undo: list[tuple[MetadataMutation, tuple[int, ...]]] = []
     for event in changes:
         unnoticed = goes_unnoticed(event)
         after = _size_after(event, sizes[-1])
-        by_strides = isinstance(event, Reshape) and event.op is aten.as_strided_.default
+        by_strides = isinstance(event, MetadataMutation) and event.op is aten.as_strided_.default
         if (after != sizes[-1]) if unnoticed else by_strides:
             raise errors.AutogradStateMutation(
                 f"a tensor of shape {size} was written to in grad mode, and its metadata was changed both so "
                 f"that autograd takes note and so that it does not (under torch.no_grad, .data = ...), with "
                 f"another shape or by strides; change it outside"
             )
-        if isinstance(event, Reshape) and not unnoticed:
+        if isinstance(event, MetadataMutation) and not unnoticed:
             undo.append((event, sizes[-1]))
         sizes.append(after)
     for event, before in reversed(undo):
@@ -68,8 +70,8 @@ def undone(root: Tensor, size: tuple[int, ...], changes: Sequence[Reshape | Rebi
     return root
 
 
-def _size_after(event: Reshape | Rebind, size: tuple[int, ...]) -> tuple[int, ...]:
-    if isinstance(event, Rebind):
+def _size_after(event: MetadataMutation | StorageRebind, size: tuple[int, ...]) -> tuple[int, ...]:
+    if isinstance(event, StorageRebind):
         return event.where.size
     if event.op in (*_RESIZES, aten.as_strided_.default):
         return tuple(event.args[0])
@@ -77,9 +79,7 @@ def _size_after(event: Reshape | Rebind, size: tuple[int, ...]) -> tuple[int, ..
     return tuple(changed.shape)
 
 
-def derived_anew(
-    root: Tensor, origin: ViewOrigin, stale: bool
-) -> tuple[Geometry | None, tuple[ViewStep, ...]]:
+def derived_anew(root: Tensor, origin: ViewOrigin, stale: bool) -> tuple[Geometry | None, tuple[ViewOp, ...]]:
     """How autograd comes to a view whose root was changed since: by its geometry; but operations that show
     elements as other numbers are repeated, on what they were called with. (As `View.where` and `steps`.)
 
@@ -96,7 +96,7 @@ def derived_anew(
     if otherwise and any(map(_shows_besides, chain)):
         repeated = [_again(v) if same_interpretation(v.parent_where, v.where) else v.step for v in chain]
         return first.parent_where, tuple(repeated)
-    steps: list[ViewStep] = []
+    steps: list[ViewOp] = []
     for one in chain:
         if not same_interpretation(one.parent_where, one.where):
             if not steps:
@@ -122,14 +122,14 @@ def _reaches_out(origin: ViewOrigin | None) -> bool:
     return origin is not None
 
 
-def _again(origin: ViewOrigin) -> ViewStep:
+def _again(origin: ViewOrigin) -> ViewOp:
     """A step after one that shows elements as other numbers: by how it lies, but what went past autograd in
     place moves the tensor alone, and not its history."""
     return origin.step if origin.step.in_place else _strided(origin.where)
 
 
-def _strided(where: Geometry) -> ViewStep:
-    return ViewStep(aten.as_strided.default, where[:3], {}, None, Mode.GRAD)
+def _strided(where: Geometry) -> ViewOp:
+    return ViewOp(aten.as_strided.default, where[:3], {}, None, CreationMode.GRAD)
 
 
 def is_of_stale(view: Tensor, origin: ViewOrigin | None) -> bool:

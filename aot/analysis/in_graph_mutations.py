@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from aot.analysis.context import World
 from aot.analysis.effect_summary import ArgumentRoot, BaseRoot, Output, Root, Taken, View, Write
 from aot.capture.inputs import FakeInputs
-from aot.capture.memory.storage import StorageState
+from aot.capture.memory.storage import Storage
 
 
 def writes_in_graph(
@@ -56,7 +56,7 @@ def writes_in_graph(
 def _alone(entry: FakeInputs, tensors: Collection[int]) -> set[int]:
     """Those of the arguments `tensors` that share no memory with others of them."""
     alone: set[int] = set()
-    by_storage: dict[StorageState, list[int]] = {}
+    by_storage: dict[Storage, list[int]] = {}
     for i in tensors:
         by_storage.setdefault(entry.states[i], []).append(i)
     for sharing in by_storage.values():

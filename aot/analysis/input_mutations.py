@@ -13,9 +13,9 @@ from aot import errors
 from aot.analysis.context import World, is_current, root_of
 from aot.analysis.effect_summary import Change, Write
 from aot.analysis.histories import goes_unnoticed, undone
-from aot.capture.memory.metadata_log import Rebind
-from aot.capture.memory.storage import StorageState
-from aot.capture.memory.view_ops import Mode
+from aot.capture.memory.metadata_log import StorageRebind
+from aot.capture.memory.storage import Storage
+from aot.capture.memory.view_ops import CreationMode
 from aot.tensors import views
 from aot.tensors.geometry import Geometry, IntervalIndex, covers, geometry, same_interpretation
 from aot.tensors.version_counters import version_of
@@ -35,11 +35,11 @@ class ArgumentEffects:
         self.recorder = world.recorder
         self.fakes = world.fakes
         self.written: frozenset[int] = frozenset()
-        self._moved: dict[StorageState, set[int]] = {}
-        self._wheres: dict[StorageState, dict[int, list[Geometry]]] = {}
+        self._moved: dict[Storage, set[int]] = {}
+        self._wheres: dict[Storage, dict[int, list[Geometry]]] = {}
         self._repeated = {id(root_of(f)) for f in self.fakes if self.recorder.journal.changes_of(f)}
         # The arguments on a storage by the root that they are, or are views of.
-        self._families: dict[tuple[StorageState, int], list[int]] = {}
+        self._families: dict[tuple[Storage, int], list[int]] = {}
         for state, entered in world.entered.items():
             for i in entered:
                 self._families.setdefault((state, id(root_of(self.fakes[i]))), []).append(i)
@@ -57,7 +57,7 @@ class ArgumentEffects:
         """
         entry = self.forward.entry
         for i, fake in enumerate(self.fakes):
-            self.recorder.journal.settle(fake)
+            self.recorder.journal.sync_data_assignment(fake)
             if is_current(fake) and fake.is_leaf and fake.grad is not entry.grads[i]:
                 raise errors.AutogradStateMutation(
                     f"backward() inside the function accumulated into tensor {i}'s .grad; use autograd.grad"
@@ -81,7 +81,7 @@ class ArgumentEffects:
         saved = (getattr(node, f"_saved_{name}", None) for name in ("size", "stride", "storage_offset"))
         as_now = tuple(saved) == geometry(fake)[:3]
         return any(
-            isinstance(event, Rebind)
+            isinstance(event, StorageRebind)
             and event.assigned
             and event.where[:3] != self.forward.entry.before[k][:3]
             for k in ((owner,) if as_now else (owner, i))
@@ -97,19 +97,19 @@ class ArgumentEffects:
         after.)"""
         found: list[tuple[int, Change]] = []
         left = {i: iter(self.recorder.journal.changes_of(fake)) for i, fake in enumerate(self.fakes)}
-        for fake in self.recorder.journal.turns:
+        for fake in self.recorder.journal.mutations:
             i = self.world.index_of.get(id(fake))
             if i is None:
                 continue
             change = self._change(i, next(left[i]))
             without = i in required or self.world.index_of.get(id(root_of(fake))) in required
-            if without and change.mode is Mode.GRAD:
-                change = replace(change, mode=Mode.NO_GRAD)
+            if without and change.mode is CreationMode.GRAD:
+                change = replace(change, mode=CreationMode.NO_GRAD)
             found.append((i, change))
         return tuple(found)
 
-    def _change(self, i: int, event: Change | Rebind) -> Change:
-        if not isinstance(event, Rebind):
+    def _change(self, i: int, event: Change | StorageRebind) -> Change:
+        if not isinstance(event, StorageRebind):
             return event
         if event.state.has_room and event.state is self.recorder.state(self.fakes[i]):
             raise errors.StorageMutation(
@@ -138,7 +138,7 @@ class ArgumentEffects:
             if not is_current(fake):
                 continue
             if not entry.leaves[i] and not fake._is_view() and self._is_cut_off(i):
-                if id(fake) in entry.states[i].tracked and self._is_shown(fake):
+                if id(fake) in entry.states[i].written_in_grad_mode and self._is_shown(fake):
                     raise errors.AutogradStateMutation(
                         f"tensor {i} was written to in grad mode and then detached in place, and another "
                         f"argument is a view of it; use detach()"
@@ -154,7 +154,7 @@ class ArgumentEffects:
                     f"tensor {i} was detached in place and then made to require grad; do it outside"
                 )
             in_place = any(
-                event.mode is Mode.GRAD and not (isinstance(event, Rebind) and event.assigned)
+                event.mode is CreationMode.GRAD and not (isinstance(event, StorageRebind) and event.assigned)
                 for event in self.recorder.journal.changes_of(fake)
             )
             if fake.requires_grad and entry.requires_grad[i] and in_place:
@@ -232,9 +232,9 @@ class ArgumentEffects:
         self.written = frozenset(written)
         return (*early, *late)
 
-    def _histories(self) -> dict[StorageState, list[tuple[Tensor, int]]]:
+    def _histories(self) -> dict[Storage, list[tuple[Tensor, int]]]:
         """The roots whose place in the autograd graph moved, each with one argument on it."""
-        found: dict[StorageState, dict[int, tuple[Tensor, int]]] = {}
+        found: dict[Storage, dict[int, tuple[Tensor, int]]] = {}
         for i, fake in enumerate(self.fakes):
             root = root_of(fake)
             if self.changed_history(i):
@@ -255,12 +255,12 @@ class ArgumentEffects:
             edge = self._base_edges.get(id(root))
         return edge is None or root.grad_fn is not edge.node or root.output_nr != edge.output_nr
 
-    def _region(self, state: StorageState, root: Tensor, member: int) -> Geometry | None:
+    def _region(self, state: Storage, root: Tensor, member: int) -> Geometry | None:
         """What a tracked write to `root` has to cover; None where the changes that are repeated move the
         history by themselves."""
         wheres = self._touched(state).get(id(root), [])
         if not wheres:
-            repeated = id(root) in self._repeated and id(root) not in state.left
+            repeated = id(root) in self._repeated and id(root) not in state.roots_with_rebound_views
             return None if repeated else geometry(self.fakes[member])
         if not self._is_early(root):
             return geometry(root)
@@ -290,7 +290,7 @@ class ArgumentEffects:
         index = self.world.index_of.get(id(root))
         return geometry(root) if index is None else self.forward.entry.before[index]
 
-    def _touched(self, state: StorageState) -> dict[int, list[Geometry]]:
+    def _touched(self, state: Storage) -> dict[int, list[Geometry]]:
         """What was written of the storage, or reshaped, by the identity of the root."""
         if state not in self._wheres:
             found: dict[int, list[Geometry]] = {}
@@ -309,7 +309,7 @@ class ArgumentEffects:
         changes = self.recorder.journal.changes_of(root)
         index = self.world.index_of.get(id(root))
         entry = None if index is None else self.forward.entry.states[index]
-        if any(isinstance(event, Rebind) and event.state is not entry for event in changes):
+        if any(isinstance(event, StorageRebind) and event.state is not entry for event in changes):
             return self._is_left(root)
         unnoticed = [goes_unnoticed(event) for event in changes]
         if not any(unnoticed):
@@ -356,22 +356,22 @@ class ArgumentEffects:
         if index is None:
             return False
         entry, now = self.forward.entry.states[index], self.recorder.state(root)
-        if entry is now or id(root) not in entry.tracked:
+        if entry is now or id(root) not in entry.written_in_grad_mode:
             return False
-        if id(root) in now.tracked or root.shape != self.forward.entry.before[index].size:
+        if id(root) in now.written_in_grad_mode or root.shape != self.forward.entry.before[index].size:
             raise errors.StorageMutation(
                 f"tensor {index} was written to in grad mode and then put onto another storage, where it was "
                 f"written to again or has another shape; put it there outside"
             )
         return True
 
-    def _written_state(self, root: Tensor) -> StorageState:
+    def _written_state(self, root: Tensor) -> Storage:
         """The storage that a root lay in when it was written to in grad mode."""
         if self._is_left(root):
             return self.forward.entry.states[self.world.index_of[id(root)]]
         return self.recorder.state(root)
 
-    def _tracked(self, state: StorageState, root: Tensor, member: int, region: Geometry) -> Write:
+    def _tracked(self, state: Storage, root: Tensor, member: int, region: Geometry) -> Write:
         early = self._is_early(root)
         base = id(root) not in self.world.index_of
         tensor = member if base else self.world.index_of[id(root)]
@@ -396,7 +396,7 @@ class ArgumentEffects:
         other = not same_interpretation(there, region)
         return Write(tensor, value, True, True, early, through, base, reinterpreted=other)
 
-    def _untracked(self, state: StorageState, member: int, where: Geometry, early: bool) -> Write:
+    def _untracked(self, state: Storage, member: int, where: Geometry, early: bool) -> Write:
         through = None
         if where.overlaps_itself:
             where = through = where.once
@@ -404,7 +404,7 @@ class ArgumentEffects:
         counted = state.inference or self._counted(state, member)
         return Write(member, value, False, counted, early, through, inference=state.inference)
 
-    def _beyond(self, state: StorageState, where: Geometry, target: Tensor) -> Write:
+    def _beyond(self, state: Storage, where: Geometry, target: Tensor) -> Write:
         """A write to elements that no argument showed when the function began."""
         entered = self.world.entered[state]
         together = [i for i in entered if self.world.count_together(self.fakes[i], target)]
@@ -445,10 +445,10 @@ class ArgumentEffects:
             default=None,
         )
 
-    def _counted(self, state: StorageState, member: int) -> bool:
+    def _counted(self, state: Storage, member: int) -> bool:
         """Whether a write to the storage moved the member's version counter."""
         if state not in self._moved:
-            self._moved[state] = {self.world.counter(target) for target in state.counted}
+            self._moved[state] = {self.world.counter(target) for target in state.version_bumped}
         return self.world.counter(self.fakes[member]) in self._moved[state]
 
     # ---- version counters
@@ -463,7 +463,7 @@ class ArgumentEffects:
         counters = {i: self.world.counter(fake) for i, fake in enumerate(self.fakes)}
         last = {
             counters[self.world.index_of[id(fake)]]: id(fake)
-            for fake in self.recorder.journal.movers
+            for fake in self.recorder.journal.version_bumps
             if id(fake) in self.world.index_of
         }
         late_counters, touched_counters = ({counters[i] for i in some} for some in (late, touched))

@@ -24,8 +24,8 @@ from aot.analysis.effect_summary import (
     Whole,
     WrapperRoot,
 )
-from aot.capture.memory.metadata_log import Reshape
-from aot.capture.memory.storage import StorageState
+from aot.capture.memory.metadata_log import MetadataMutation
+from aot.capture.memory.storage import Storage
 from aot.capture.run import Traced
 from aot.tensors.geometry import Geometry, IntervalIndex, overlap
 from aot.tensors.subclasses import SubclassMeta
@@ -209,7 +209,7 @@ def _subclasses(forward: Traced, effects: Effects) -> SubclassMeta | None:
 def _inputs(forward: Traced, effects: Effects) -> tuple[InputAliasInfo, ...]:
     entry, recorder = forward.entry, forward.recorder
     states = tuple(dict.fromkeys(entry.states))
-    targets = [target for state in states for target in (*state.counted, *state.writes.values())]
+    targets = [target for state in states for target in (*state.version_bumped, *state.writes.values())]
     every = {id(tensor): tensor for tensor in (*entry.fakes, *targets)}
     counters = dict(zip(every, counter_groups(tuple(every.values())), strict=True))
     places = {state: _Written(state, counters) for state in states}
@@ -224,8 +224,9 @@ def _inputs(forward: Traced, effects: Effects) -> tuple[InputAliasInfo, ...]:
             InputAliasInfo(
                 is_leaf=entry.leaves[i],
                 mutates_data=bool(writes),
-                mutates_metadata=i in autograd or any(isinstance(event, Reshape) for event in events),
-                mutates_storage_metadata=any(not isinstance(event, Reshape) for event in events),
+                mutates_metadata=i in autograd
+                or any(isinstance(event, MetadataMutation) for event in events),
+                mutates_storage_metadata=any(not isinstance(event, MetadataMutation) for event in events),
                 mutations_hidden_from_autograd=bool(writes) and not seen,
                 mutations_under_no_grad_or_inference_mode=bool(writes) and not any(w.grad for w in writes),
                 resizes_storage=bool(state.grown),
@@ -266,13 +267,15 @@ class _Write:
 class _Written:
     """What was written of a storage."""
 
-    def __init__(self, state: StorageState, counters: dict[int, int]) -> None:
-        counted = {counters[id(target)] for target in state.counted}
+    def __init__(self, state: Storage, counters: dict[int, int]) -> None:
+        counted = {counters[id(target)] for target in state.version_bumped}
         self._state = state
         writes: list[_Write] = []
         for (where, root), target in state.writes.items():
             counter = counters[id(target)]
-            writes.append(_Write(where, root in state.tracked, counter if counter in counted else None))
+            writes.append(
+                _Write(where, root in state.written_in_grad_mode, counter if counter in counted else None)
+            )
         self._all = _Placed(writes)
         # Where arguments lie apart one looks there, and at what was written across.
         apart: dict[int | None, list[_Write]] = {}
@@ -380,4 +383,4 @@ class _Outputs:
 
 
 def _is_by_function(view: View) -> bool:
-    return view.made == "IN_CUSTOM_FUNCTION" or any(step.by_function for step in view.steps)
+    return view.made == "IN_CUSTOM_FUNCTION" or any(step.by_custom_function for step in view.steps)

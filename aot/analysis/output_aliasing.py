@@ -36,9 +36,9 @@ from aot.analysis.histories import (
     leads_to,
     made_by_function,
 )
-from aot.capture.memory.metadata_log import Rebind, ViewOrigin
-from aot.capture.memory.storage import StorageState
-from aot.capture.memory.view_ops import Mode, ViewStep
+from aot.capture.memory.metadata_log import StorageRebind, ViewOrigin
+from aot.capture.memory.storage import Storage
+from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.tensors.geometry import Geometry, geometry, same_interpretation
 from aot.tensors.version_counters import has_counter, version_of
 from aot.torch_internals import autograd_graph, autograd_state
@@ -64,8 +64,8 @@ class OutputEffects:
         self.moving: set[int] = set()
         self._leaves: list[Tensor] = []
         self._root_of: dict[int, int] = {}
-        self._on: dict[StorageState, dict[int, Tensor]] = {}  # roots on a storage, one for each counter
-        self._counters: dict[StorageState, dict[int, int]] = {}
+        self._on: dict[Storage, dict[int, Tensor]] = {}  # roots on a storage, one for each counter
+        self._counters: dict[Storage, dict[int, int]] = {}
         self._sharing = self._count_sharing()
 
     def output(self, position: int, value: Any, seen: dict[int, int]) -> Output:
@@ -176,7 +176,9 @@ class OutputEffects:
         if not leaf and value.requires_grad and not root.requires_grad and not after:
             owner = self.world.index_of.get(id(root))
             later = owner is None or (not self.world.forward.entry.leaves[owner] and leads_to(value, root))
-            changed = reshapes != self.recorder.journal.reshaped(start) or id(root) in state.tracked
+            changed = (
+                reshapes != self.recorder.journal.reshaped(start) or id(root) in state.written_in_grad_mode
+            )
             if index is None or changed or later or not self._required_grad(root):
                 raise errors.AutogradStateMutation(
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that was detached in "
@@ -200,9 +202,9 @@ class OutputEffects:
                 )
             if rebound is None:
                 here = geometry(value)
-                rebound = self.world.rebound(Rebind(state, here, True, Mode.GRAD), here)
+                rebound = self.world.rebound(StorageRebind(state, here, True, CreationMode.GRAD), here)
             return View(self.root(start), steps, None, True, rebound=rebound)
-        noticed = any(step.in_place and step.mode is Mode.GRAD for step in steps)
+        noticed = any(step.in_place and step.mode is CreationMode.GRAD for step in steps)
         ordinary = autograd_state.creation_meta(value) == "DEFAULT" and not noticed
         if (stale or derived) and steps and ordinary:
             assert origin is not None
@@ -277,14 +279,19 @@ class OutputEffects:
         )
 
     def _linked(self, view: View, value: Tensor, outputs: Sequence[Output], seen: dict[int, int]) -> View:
-        steps: list[ViewStep] = []
+        steps: list[ViewOp] = []
         origin, version = self._origin(value), version_of(value)
         ordinary = has_history_of_a_view(value) and view.rebound is None
         root, parent = self.world.root(value), value
         while origin is not None and parent is not root:  # (which may be an alias that is no view)
             step, parent = origin.step, origin.parent
             # (An older one has been derived anew from the root by now.)
-            ordinary = ordinary and origin.version == version and step.mode is Mode.GRAD and not step.in_place
+            ordinary = (
+                ordinary
+                and origin.version == version
+                and step.mode is CreationMode.GRAD
+                and not step.in_place
+            )
             steps.insert(0, step)
             position = seen.get(id(parent))
             other = None if position is None else outputs[position]
@@ -312,13 +319,11 @@ class OutputEffects:
         state, where = self.recorder.state(value), geometry(value)
         if origin is None or (origin.state is state and origin.where == where):
             return None
-        known = [e for e in self.recorder.journal.changes_of(value) if isinstance(e, Rebind)]
-        event = known[-1] if known else Rebind(state, where, True, Mode.GRAD)
+        known = [e for e in self.recorder.journal.changes_of(value) if isinstance(e, StorageRebind)]
+        event = known[-1] if known else StorageRebind(state, where, True, CreationMode.GRAD)
         return self.world.rebound(event, where)
 
-    def _left_behind(
-        self, value: Tensor, start: Tensor, state: StorageState, rebound: Rebound | None
-    ) -> View:
+    def _left_behind(self, value: Tensor, start: Tensor, state: Storage, rebound: Rebound | None) -> View:
         """A view of a tensor that has been put onto another storage since."""
         index = self.world.index_of.get(id(start))
         origin = self._origin(value)
@@ -338,7 +343,7 @@ class OutputEffects:
                 f"put onto another storage since (set_, .data = ...); take the view afterwards"
             )
         if rebound is None:
-            rebound = self.world.rebound(Rebind(state, where, True, Mode.GRAD), where)
+            rebound = self.world.rebound(StorageRebind(state, where, True, CreationMode.GRAD), where)
         return View(self.root(start), (), _NOWHERE._replace(dtype=start.dtype), True, rebound=rebound)
 
     def _by_geometry(self, value: Tensor, start: Tensor, root: Tensor, stale: bool) -> View:
@@ -355,7 +360,7 @@ class OutputEffects:
         grad = made not in _WITHOUT_GRAD and not (made == "IN_CUSTOM_FUNCTION" and without)
         if not stale and made in _WITHOUT_GRAD and is_current(value) and value.grad_fn is not None:
             # Taken in grad mode of one that was not.
-            steps = (ViewStep(torch.ops.aten.alias.default, (), {}, None, Mode.GRAD),)
+            steps = (ViewOp(torch.ops.aten.alias.default, (), {}, None, CreationMode.GRAD),)
             return View(number, steps, where, False, Taken.LAST, other, special)
         if not stale or made == "DEFAULT":
             return View(number, (), where, grad, Taken.LAST, other, special)
@@ -367,11 +372,11 @@ class OutputEffects:
         known = self.recorder.journal.origins.get(id(value))
         return None if known is None else known[1]
 
-    def _chain(self, value: Tensor, root: Tensor) -> tuple[Tensor, tuple[ViewStep, ...], int, int, Geometry]:
+    def _chain(self, value: Tensor, root: Tensor) -> tuple[Tensor, tuple[ViewOp, ...], int, int, Geometry]:
         """The steps that make `value`, where they start (at an argument that they pass through, else at the
         root), how often that had been reshaped by then, its version counter and its geometry then. No steps
         where they do not lead there."""
-        steps: list[ViewStep] = []
+        steps: list[ViewOp] = []
         origin, view = self._origin(value), value
         while origin is not None:
             parent = origin.parent
@@ -379,7 +384,7 @@ class OutputEffects:
             made = value.requires_grad and view is not parent and _made_a_leaf(view)
             step = origin.step
             if by_function or made:
-                step = replace(step, by_function=by_function, leaf=made)
+                step = replace(step, by_custom_function=by_function, leaf=made)
             steps.insert(0, step)
             if origin.put and value.requires_grad and parent is not root:
                 raise errors.StorageMutation(
@@ -420,7 +425,7 @@ class OutputEffects:
             StorageMutation: there are some.
         """
         world = self.world
-        lying: dict[int, set[StorageState]] = {}
+        lying: dict[int, set[Storage]] = {}
         for fake, state in zip(world.fakes, world.forward.entry.states, strict=True):
             if has_counter(fake):
                 lying.setdefault(world.counter(fake), set()).update((state, self.recorder.state(fake)))
@@ -489,7 +494,7 @@ class OutputEffects:
         own = None if history is None else self.world.value(state.read(where), where, history)
         return self._alias(state, fake, where, own)
 
-    def _alias(self, state: StorageState, fake: Tensor, where: Geometry, history: int | None) -> AliasRoot:
+    def _alias(self, state: Storage, fake: Tensor, where: Geometry, history: int | None) -> AliasRoot:
         """An alias with the version counter that it has in eager: an argument's, an earlier root's, or the
         one of the memory that nobody else shows; else its own."""
 
@@ -540,7 +545,7 @@ class OutputEffects:
         self.roots[number] = replace(root, memory=None, root=carrier, counted=True, reinterpreted=False)
         return carrier
 
-    def _given(self, state: StorageState) -> dict[int, int]:
+    def _given(self, state: Storage) -> dict[int, int]:
         """The first argument that lay on a storage, or lies there now, for each version counter."""
         if state not in self._counters:
             found = self._counters[state] = {}
@@ -549,9 +554,9 @@ class OutputEffects:
                     found.setdefault(self.world.counter(self.world.fakes[i]), i)
         return self._counters[state]
 
-    def _count_sharing(self) -> dict[StorageState, int]:
+    def _count_sharing(self) -> dict[Storage, int]:
         """How many different roots of outputs lie on each storage."""
-        roots: dict[StorageState, dict[int, Tensor]] = {}
+        roots: dict[Storage, dict[int, Tensor]] = {}
         for value in self.world.forward.outputs:
             if isinstance(value, Tensor):
                 root = self.world.root(value)

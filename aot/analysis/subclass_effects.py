@@ -27,8 +27,8 @@ from aot.analysis.effect_summary import (
     WrapperRoot,
     Write,
 )
-from aot.capture.memory.metadata_log import Reshape, WrapperRebind
-from aot.capture.memory.view_ops import ViewStep
+from aot.capture.memory.metadata_log import MetadataMutation, SubclassStorageRebind
+from aot.capture.memory.view_ops import ViewOp
 from aot.capture.run import Traced
 from aot.capture.subclass_inputs import FakeSubclassInput
 from aot.tensors.fake_tensors import edge_of
@@ -159,10 +159,10 @@ class WrapperEffects:
         else:
             self._write(number, fake, wrapper)
 
-    def _change(self, change: Reshape | WrapperRebind) -> Change:
-        return change if isinstance(change, Reshape) else self._rebound(change)
+    def _change(self, change: MetadataMutation | SubclassStorageRebind) -> Change:
+        return change if isinstance(change, MetadataMutation) else self._rebound(change)
 
-    def _rebound(self, change: WrapperRebind) -> WrapperRebound:
+    def _rebound(self, change: SubclassStorageRebind) -> WrapperRebound:
         key = change.storage._cdata
         number, source = self.forward.recorder.wrapper_views.entered.get(key, (None, ()))
         return WrapperRebound(
@@ -200,7 +200,7 @@ class WrapperEffects:
         root = views.root(value, {*self._numbers, *self._parts})
         if root is value:
             return Whole(self._root(root))
-        steps: list[ViewStep] = []
+        steps: list[ViewOp] = []
         # Of the views whose making autograd remembers: whether they are older, or newer, than a write.
         older: list[bool] = []
         newer: list[bool] = []
@@ -310,7 +310,7 @@ class WrapperEffects:
         shared = {change.storage._cdata for change in self.forward.recorder.wrapper_views.rebinds()}
         wrappers = (((), fake), *inner_wrappers(fake))
         rebound = tuple(
-            self._rebound(WrapperRebind(one.untyped_storage(), geometry(one), path))
+            self._rebound(SubclassStorageRebind(one.untyped_storage(), geometry(one), path))
             for path, one in wrappers
             if tensor_impl.storage_key(one) in shared
         )

@@ -26,8 +26,8 @@ from torch import Tensor
 from aot import errors
 from aot.analysis.effect_summary import WrapperRebound
 from aot.cache.operator_table import TENSOR, TORCHS, Names, changes_metadata, find, fits, is_view_step
-from aot.capture.memory.metadata_log import Reshape
-from aot.capture.memory.view_ops import ViewStep
+from aot.capture.memory.metadata_log import MetadataMutation
+from aot.capture.memory.view_ops import ViewOp
 from aot.tensors.constants import CONSTANTS
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import SubclassCreationMeta, SubclassMeta
@@ -120,7 +120,7 @@ class Unpacking:
 
     def __init__(self, operators: Names = frozenset()) -> None:
         self.operators = operators
-        self.steps: list[ViewStep] = []
+        self.steps: list[ViewOp] = []
         self.calls: dict[int, object] = {}
 
     def constant(self, data: Data) -> Any:
@@ -289,7 +289,7 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
         return _refused("a tensor subclass")
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return lambda context, value: value.name, lambda context, data: hint[text_of(data)]
-    if hint is ViewStep:
+    if hint is ViewOp:
         return _pack_step, _unpack_step
     if hint is Geometry:
         write, read = _record(Geometry)
@@ -485,16 +485,16 @@ def _anything(value: object) -> bool:
     return True
 
 
-def _may_be_step(step: ViewStep) -> bool:
+def _may_be_step(step: ViewOp) -> bool:
     known = changes_metadata(step.op) if step.in_place else is_view_step(step.op)
     return known and fits(step.op, (TENSOR, *step.args), step.kwargs)
 
 
-def _may_be_reshape(change: Reshape) -> bool:
+def _may_be_reshape(change: MetadataMutation) -> bool:
     return changes_metadata(change.op) and fits(change.op, (TENSOR, *change.args), change.kwargs)
 
 
-_MAY_BE: dict[type, Callable[[Any], bool]] = {ViewStep: _may_be_step, Reshape: _may_be_reshape}
+_MAY_BE: dict[type, Callable[[Any], bool]] = {ViewOp: _may_be_step, MetadataMutation: _may_be_reshape}
 
 
 def _refused(reason: str) -> tuple[Pack, Unpack]:
@@ -536,7 +536,7 @@ def _unpack_call(context: Unpacking, data: Data) -> Any:
 
 @functools.cache
 def _step() -> tuple[Pack, Unpack]:
-    return _record(ViewStep)
+    return _record(ViewOp)
 
 
 def _pack_step(context: Packing, value: Any) -> Data:

@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge
 
 from aot import errors
-from aot.capture.memory.storage import StorageState
+from aot.capture.memory.storage import Storage
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
 from aot.capture.subclass_inputs import FakeSubclassInput, make_subclass_inputs
@@ -50,7 +50,7 @@ class FakeInputs:
 
     fakes: tuple[Tensor, ...]
     before: tuple[Geometry, ...]
-    states: tuple[StorageState, ...]
+    states: tuple[Storage, ...]
     versions: tuple[int, ...]
     requires_grad: tuple[bool, ...]
     leaves: tuple[bool, ...]
@@ -82,8 +82,8 @@ def make_graph_inputs(recorder: Recorder, arguments: Arguments, primals: list[Pr
         node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
         primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
         state.enter(recorder.lifetimes.note(fake), where, node)
-        recorder.journal.follow(fake)
-        state.stretch = _stretch(recorder, position, tensor, primals)
+        recorder.journal.watch_data_assignment(fake)
+        state.make_span_input = _stretch(recorder, position, tensor, primals)
         if fake.requires_grad != tensor.requires_grad or fake.is_leaf != tensor.is_leaf:
             raise errors.UnsupportedArgument(
                 f"tensor {position} stands in a relation to its base that cannot be modelled "

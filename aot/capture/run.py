@@ -20,7 +20,7 @@ from aot import errors
 from aot.capture.inputs import FakeInputs, make_graph_inputs
 from aot.capture.intercept.inner_gradients import check_alone
 from aot.capture.intercept.patches import watched
-from aot.capture.memory.storage import StorageState
+from aot.capture.memory.storage import Storage
 from aot.capture.recorder.autocast_cache import Candidate, CastCache, CastsDiffer, CastUse
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.recorder import Recorder
@@ -87,7 +87,7 @@ class Traced:
     num_user_outputs: int
     casts: CastUse
 
-    def storage(self, tensor: Tensor) -> tuple[StorageState, int]:
+    def storage(self, tensor: Tensor) -> tuple[Storage, int]:
         """The storage that a tensor of the trace lies in, and its size in bytes."""
         state = self.recorder.state(tensor)
         return state, state.nbytes
@@ -183,7 +183,13 @@ def trace_function(
         raise refusal from error
     torch.set_grad_enabled(grad)
     check_base_relations(arguments.tensors, entry.fakes)
-    check_view_histories(arguments.tensors, entry.fakes, entry.versions, entry.edges, recorder.journal.turned)
+    check_view_histories(
+        arguments.tensors,
+        entry.fakes,
+        entry.versions,
+        entry.edges,
+        recorder.journal.views_mutated_in_grad_mode,
+    )
     flat, spec = pytree.tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
     wrapped: dict[int, Tensor] = {}
     for position, value in enumerate(flat):

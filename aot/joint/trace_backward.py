@@ -20,7 +20,7 @@ from aot.analysis.effect_summary import Effects
 from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, Native, Target
 from aot.capture.autograd.engine import Engine, Level, Recorded, Tangent, without_autocast
 from aot.capture.autograd.segments import Exposed, Graph, Key, key_of
-from aot.capture.memory.storage import StorageState
+from aot.capture.memory.storage import Storage
 from aot.capture.run import Traced
 from aot.capture.trace_result import Primal
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
@@ -376,7 +376,7 @@ def _is_vain(graph: Graph, target: Target) -> bool:
 
 def _resident(forward: Traced) -> dict[str, tuple[int, Geometry]]:
     found: dict[str, tuple[int, Geometry]] = {}
-    seen: set[tuple[StorageState, torch.dtype]] = set()
+    seen: set[tuple[Storage, torch.dtype]] = set()
     for i, fake in enumerate(forward.entry.fakes):
         state = forward.recorder.state(fake)
         kind = state, fake.dtype

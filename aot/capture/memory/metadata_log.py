@@ -11,15 +11,15 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from aot import errors
-from aot.capture.memory.storage import StorageState
-from aot.capture.memory.view_ops import Mode, ViewStep
+from aot.capture.memory.storage import Storage
+from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.version_counters import version_of
 from aot.torch_internals import op_queries
 
 
 @dataclass(frozen=True, slots=True)
-class Reshape:
+class MetadataMutation:
     """An operation that changes an argument but not its data, to be repeated on the real one.
 
     Attributes:
@@ -33,30 +33,30 @@ class Reshape:
     op: op_queries.OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    mode: Mode
+    mode: CreationMode
     stale: bool = False
     path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Rebind:
+class StorageRebind:
     """A tensor was put onto the storage `state`, where it lies as `where`: by ``x.data = y`` (`assigned`), or
     by ``set_``, in the mode `mode`."""
 
-    state: StorageState
+    state: Storage
     where: Geometry
     assigned: bool
-    mode: Mode
+    mode: CreationMode
 
 
 @dataclass(frozen=True, slots=True)
-class WrapperRebind:
+class SubclassStorageRebind:
     """`set_` put a wrapper subclass onto the storage of another one, which has no memory: what is done with
     what they are made of is told apart.
 
     Attributes:
         storage, where: that storage, and how it lies there.
-        path: as that of `Reshape`.
+        path: as that of `MetadataMutation`.
     """
 
     storage: torch.UntypedStorage
@@ -80,17 +80,17 @@ class ViewOrigin:
     """
 
     parent: Tensor
-    step: ViewStep
+    step: ViewOp
     before: ViewOrigin | None
     reshapes: int
     version: int
-    state: StorageState
+    state: Storage
     where: Geometry
     parent_where: Geometry
     put: bool = False
 
 
-class Journal:
+class MetadataLog:
     """The changes of all tensors of a trace.
 
     Args:
@@ -98,37 +98,37 @@ class Journal:
 
     Attributes:
         origins: how each view came to be.
-        turns: the tensors that changed, one for each change, in order.
-        movers: those of which the change moved the version counter.
+        mutations: the tensors that changed, one for each change, in order.
+        version_bumps: those of which the change moved the version counter.
     """
 
-    def __init__(self, state: Callable[[Tensor], StorageState]) -> None:
+    def __init__(self, state: Callable[[Tensor], Storage]) -> None:
         self.state = state
         self.origins: dict[int, tuple[Tensor, ViewOrigin]] = {}
-        self.turns: list[Tensor] = []
-        self.movers: list[Tensor] = []
-        self._changes: dict[int, tuple[Tensor, list[Reshape | Rebind]]] = {}
+        self.mutations: list[Tensor] = []
+        self.version_bumps: list[Tensor] = []
+        self._changes: dict[int, tuple[Tensor, list[MetadataMutation | StorageRebind]]] = {}
         self._histories: dict[int, list[Node | None]] = {}
         self._entered_at: dict[int, int] = {}
         self._changed_at: dict[int, int] = {}
-        self._places: dict[int, tuple[StorageState, Geometry]] = {}
+        self._places: dict[int, tuple[Storage, Geometry]] = {}
 
     def forget(self) -> None:
         """Let go of every tensor."""
         self.origins.clear()
-        self.turns.clear()
-        self.movers.clear()
+        self.mutations.clear()
+        self.version_bumps.clear()
         self._changes.clear()
         self._histories.clear()
         self._places.clear()
 
-    def follow(self, fake: Tensor) -> None:
+    def watch_data_assignment(self, fake: Tensor) -> None:
         """From here on, note when the argument `fake` is put elsewhere by ``x.data = y``, which no operation
         tells."""
         self._places[id(fake)] = (self.state(fake), geometry(fake))
         self._entered_at.setdefault(id(fake), version_of(fake))
 
-    def settle(self, fake: Tensor) -> None:
+    def sync_data_assignment(self, fake: Tensor) -> None:
         """Note that an argument was put elsewhere since it was last looked at."""
         place = self._places.get(id(fake))
         if place is not None and place != (self.state(fake), geometry(fake)):
@@ -136,23 +136,25 @@ class Journal:
                 raise errors.InferenceModeUnsupported(
                     "an inference tensor and another are put onto one storage (.data = ...); clone it first"
                 )
-            self.note_change(fake, Rebind(self.state(fake), geometry(fake), True, Mode.now()))
+            self.note_change(fake, StorageRebind(self.state(fake), geometry(fake), True, CreationMode.now()))
 
-    def note_change(self, fake: Tensor, event: Reshape | Rebind) -> None:
+    def note_change(self, fake: Tensor, event: MetadataMutation | StorageRebind) -> None:
         """Note that something changed about a tensor besides its data."""
-        self.turns.append(fake)
-        told = event.mode is not Mode.INSIDE and not (isinstance(event, Rebind) and event.assigned)
+        self.mutations.append(fake)
+        told = event.mode is not CreationMode.BELOW_SUBCLASS and not (
+            isinstance(event, StorageRebind) and event.assigned
+        )
         if told:
-            self.movers.append(fake)
+            self.version_bumps.append(fake)
         self._changes.setdefault(id(fake), (fake, []))[1].append(event)
         base = fake._base if fake._is_view() else None
         self._histories.setdefault(id(fake), []).append((fake if base is None else base).grad_fn)
         # An operation moves the counter as soon as it returns to autograd; an assignment does not.
         self._changed_at[id(fake)] = version_of(fake) + told
         if id(fake) in self._places:
-            self.follow(fake)
+            self.watch_data_assignment(fake)
 
-    def changes_of(self, fake: Tensor) -> tuple[Reshape | Rebind, ...]:
+    def changes_of(self, fake: Tensor) -> tuple[MetadataMutation | StorageRebind, ...]:
         """What changed about a tensor besides its data, in order."""
         known = self._changes.get(id(fake))
         return () if known is None else tuple(known[1])
@@ -163,7 +165,7 @@ class Journal:
 
     def moves(self, fake: Tensor) -> bool:
         """Whether one of these changes moves the version counter."""
-        return any(mover is fake for mover in self.movers)
+        return any(mover is fake for mover in self.version_bumps)
 
     def moved_unnoticed(self, fake: Tensor) -> bool:
         """Whether the version counter moved after the last of these changes, or since the call began."""
@@ -178,18 +180,18 @@ class Journal:
         known = self._changes.get(id(fake))
         return 0 if known is None else len(known[1])
 
-    def turned(self) -> list[Tensor]:
+    def views_mutated_in_grad_mode(self) -> list[Tensor]:
         """The views with a history whose metadata were changed in grad mode."""
         found: list[Tensor] = []
         for view, last in self.origins.values():
             origin: ViewOrigin | None = last if view.requires_grad else None
-            while origin is not None and not (origin.step.in_place and origin.step.mode is Mode.GRAD):
+            while origin is not None and not (origin.step.in_place and origin.step.mode is CreationMode.GRAD):
                 origin = origin.before
             if origin is not None:
                 found.append(view)
         return found
 
-    def note_origin(self, view: Tensor, parent: Tensor, step: ViewStep) -> None:
+    def note_origin(self, view: Tensor, parent: Tensor, step: ViewOp) -> None:
         """Note that `view` was made of `parent`, or that `step` changed its metadata."""
         known = self.origins.get(id(parent))
         before = None if known is None else known[1]
@@ -201,7 +203,7 @@ class Journal:
         if step.in_place and before is not None:
             # A metadata mutation moves the counter as soon as it returns to autograd, which takes note of it
             # only where there is a history.
-            version = version + 1 if view.requires_grad and step.mode is Mode.GRAD else before.version
+            version = version + 1 if view.requires_grad and step.mode is CreationMode.GRAD else before.version
         origin = ViewOrigin(
             parent,
             step,

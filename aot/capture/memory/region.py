@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.capture.memory.view_ops import ViewStep, apply_step, invert_step, same_layout
+from aot.capture.memory.view_ops import ViewOp, invert_view, replay_view, same_layout
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import is_contiguous
 from aot.tensors.geometry import Geometry, is_dense
@@ -22,41 +22,41 @@ from aot.tensors.views import alias_root
 
 aten = torch.ops.aten
 
-Stretch = Callable[[torch.dtype, int, int], fx.Node]
+MakeSpanInput = Callable[[torch.dtype, int, int], fx.Node]
 
 
 @dataclass(slots=True)
-class EntryView:
+class InputRegion:
     """An argument as it lies in a storage that the caller owns."""
 
     geometry: Geometry
     node: fx.Node
 
 
-class Contents:
+class RegionValue:
     """The current value of a stretch of storage.
 
     Args:
         storage: the storage that it is a stretch of.
         entries: the caller's arguments that lie in it; empty for a storage that the function made.
-        stretch: makes a graph input of the caller's elements of a dtype from one to another; None where the
-            elements are counted without gaps (`packing`), and one argument shows all.
+        make_span_input: makes a graph input of the caller's elements of a dtype from one to another; None
+            where the elements are counted without gaps (`packing`), and one argument shows all.
     """
 
     def __init__(
         self,
         builder: GraphBuilder,
         storage: torch.UntypedStorage,
-        entries: Sequence[EntryView] = (),
-        stretch: Stretch | None = None,
+        entries: Sequence[InputRegion] = (),
+        stretch: MakeSpanInput | None = None,
     ) -> None:
         self.entries = list(entries)
-        self.stretch = stretch
+        self.make_span_input = stretch
         self._builder = builder
         self._storage = storage
         self._base: tuple[Geometry, fx.Node] | None = None
         self._nodes: dict[Geometry, fx.Node] = {}
-        self._views: dict[Geometry, tuple[Geometry, ViewStep]] = {}
+        self._views: dict[Geometry, tuple[Geometry, ViewOp]] = {}
         for entry in self.entries:
             self._nodes.setdefault(entry.geometry, entry.node)
 
@@ -96,7 +96,7 @@ class Contents:
         row = self._builder.emit(aten.constant_pad_nd.default, self._row(), [0, more])
         self._replace(Geometry((base.stop - base.offset + more,), (1,), base.offset, base.dtype), row)
 
-    def view(self, parent: Geometry, where: Geometry, step: ViewStep) -> None:
+    def view(self, parent: Geometry, where: Geometry, step: ViewOp) -> None:
         """A view operation gave a tensor with the geometry `where`; its node is made when it is read."""
         if where.is_lazy and parent.overlaps_itself_somehow:
             # (What shows an element several times is laid out anew where its numbers are computed.)
@@ -135,7 +135,7 @@ class Contents:
             parent, step = known
             value = self.read(parent)
             if where.is_lazy or self._is_aligned(parent, where.dtype):
-                return apply_step(self._builder, value, step)
+                return replay_view(self._builder, value, step)
             return self._reinterpreted(where)
         if where.is_lazy:
             return self._conjugated(where, self.read(where.physical))
@@ -225,7 +225,7 @@ class Contents:
             self._base = self._entry_base()
         base, _ = self._base
         first, last = base.bytes
-        if self.stretch is None or 0 in where.size or (first <= start and stop <= last):
+        if self.make_span_input is None or 0 in where.size or (first <= start and stop <= last):
             return self._base
         low = min(start, first) // base.dtype.itemsize
         high = -(-max(stop, last) // base.dtype.itemsize)  # (A smaller dtype may end within an element.)
@@ -235,9 +235,9 @@ class Contents:
             return self._reach(where)
         pieces = [self._row()]
         if low < base.offset:
-            pieces.insert(0, self.stretch(base.dtype, low, base.offset))
+            pieces.insert(0, self.make_span_input(base.dtype, low, base.offset))
         if high > base.stop:
-            pieces.append(self.stretch(base.dtype, base.stop, high))
+            pieces.append(self.make_span_input(base.dtype, base.stop, high))
         self._replace(
             Geometry((high - low,), (1,), low, base.dtype), self._builder.emit(aten.cat.default, pieces)
         )
@@ -303,7 +303,7 @@ class Contents:
         # (A value cannot be put into one that shows an element several times: not all places would get it.)
         if known is not None and where != base and not known[0].overlaps_itself_somehow:
             parent, step = known
-            whole = invert_step(self._builder, parent, self._even(self.read(parent)), value, step)
+            whole = invert_view(self._builder, parent, self._even(self.read(parent)), value, step)
             if whole is not None:
                 self._store(parent, whole)
                 if fits:
@@ -345,7 +345,7 @@ class Contents:
         count; otherwise it is the flat stretch of storage that the arguments show together, which becomes a
         graph input of its own.
         """
-        if self.stretch is None:
+        if self.make_span_input is None:
             entry = next(e for e in self.entries if e.geometry.bytes == self.bytes and is_dense(e.geometry))
             alone = True
         else:
@@ -356,7 +356,7 @@ class Contents:
             if node is not entry.node:  # what views of the argument showed begins elsewhere
                 self._nodes = {entry.geometry: node}
             return entry.geometry, node
-        assert self.stretch is not None
+        assert self.make_span_input is not None
         entries = [e.geometry for e in self.entries]
         dtype = entry.geometry.dtype
         if any(e.dtype != dtype for e in entries):
@@ -364,7 +364,7 @@ class Contents:
         start = min(e.bytes[0] for e in entries) // dtype.itemsize
         stop = max(e.bytes[1] for e in entries) // dtype.itemsize
         where = Geometry((stop - start,), (1,), start, dtype)
-        self._nodes[where] = node = self._at_zero(self.stretch(dtype, start, stop))
+        self._nodes[where] = node = self._at_zero(self.make_span_input(dtype, start, stop))
         return where, node
 
     def _at_zero(self, node: fx.Node) -> fx.Node:

@@ -12,18 +12,18 @@ import bisect
 import torch
 from torch import Tensor, fx
 
-from aot.capture.memory.region import Contents, EntryView, Stretch
-from aot.capture.memory.strided_region import Columns, PackedContents, apart
-from aot.capture.memory.view_ops import ViewStep
+from aot.capture.memory.region import InputRegion, MakeSpanInput, RegionValue
+from aot.capture.memory.strided_region import InterleavedRegions, StridedRegion, disjoint_groups
+from aot.capture.memory.view_ops import ViewOp
 from aot.graph.builder import GraphBuilder
 from aot.tensors.geometry import Geometry, geometry
 
 aten = torch.ops.aten
 
-Part = Contents | Columns
+AnyRegion = RegionValue | InterleavedRegions
 
 
-class StorageState:
+class Storage:
     """The current value of one storage.
 
     Attributes:
@@ -35,11 +35,12 @@ class StorageState:
         pinned: whether the function made it page-locked.
         held: whether it is that of a gradient that comes into a segment of the backward, or leaves one.
         writes: the tensors that were written to, by geometry and by the tensor that they are views of.
-        tracked: the names of those roots that were written to in grad mode.
-        counted: the tensors whose version counter a write moved.
+        written_in_grad_mode: the names of those roots that were written to in grad mode.
+        version_bumped: the tensors whose version counter a write moved.
         reshaped: differentiable views whose metadata was changed in place.
-        left: the names of roots of which a view that is no argument was put onto another storage by `set_`.
-        stretch: makes a graph input of the caller's elements of a dtype from one to another.
+        roots_with_rebound_views: the names of roots of which a view that is no argument was put onto another
+            storage by `set_`.
+        make_span_input: makes a graph input of the caller's elements of a dtype from one to another.
         grown: larger storages that stand for it, since it has grown.
     """
 
@@ -47,23 +48,23 @@ class StorageState:
         self.storage = storage  # kept alive: its address is its name
         self.inference = inference
         self.grown: list[torch.UntypedStorage] = []
-        self.entries: list[EntryView] = []
+        self.entries: list[InputRegion] = []
         self.members: list[Tensor] = []
         self.of_backward = False
         self.has_room = False
         self.pinned = False
         self.held = False
         self.writes: dict[tuple[Geometry, int], Tensor] = {}
-        self.counted: list[Tensor] = []
-        self.tracked: set[int] = set()
+        self.version_bumped: list[Tensor] = []
+        self.written_in_grad_mode: set[int] = set()
         self.reshaped: list[Tensor] = []
-        self.left: set[int] = set()
+        self.roots_with_rebound_views: set[int] = set()
         self._builder = builder
-        self.stretch: Stretch | None = None
-        self._views: list[tuple[Geometry, Geometry, ViewStep]] = []
-        self._parts: list[Part] = []
+        self.make_span_input: MakeSpanInput | None = None
+        self._views: list[tuple[Geometry, Geometry, ViewOp]] = []
+        self._parts: list[AnyRegion] = []
         self._starts: list[int] = []
-        self._entered: tuple[list[Part], list[int]] = [], []
+        self._entered: tuple[list[AnyRegion], list[int]] = [], []
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +78,7 @@ class StorageState:
     def enter(self, fake: Tensor, where: Geometry, node: fx.Node) -> None:
         """An argument lies on this storage; `node` is what is in memory there."""
         self.members.append(fake)
-        self.entries.append(EntryView(where.physical, node))
+        self.entries.append(InputRegion(where.physical, node))
 
     def grow(self, storage: torch.UntypedStorage) -> None:
         """The storage now has as many bytes as `storage`, those at the end undefined."""
@@ -85,7 +86,7 @@ class StorageState:
         self.grown.append(storage)
         self._whole().grow(before, storage.nbytes())
 
-    def view(self, parent: Geometry, where: Geometry, step: ViewStep) -> None:
+    def view(self, parent: Geometry, where: Geometry, step: ViewOp) -> None:
         """A view operation gave a tensor with the geometry `where`; its node is made when it is read."""
         self._views.append((parent, where, step))
         part = self._part_of(parent)
@@ -103,15 +104,15 @@ class StorageState:
         root = target._base if target._is_view() else target
         self.writes.setdefault((where, id(root)), target)
         if noticed and torch.is_grad_enabled():
-            self.tracked.add(id(root))
+            self.written_in_grad_mode.add(id(root))
         if noticed and counted:
-            self.counted.append(target)
+            self.version_bumped.append(target)
         (self._part_of(where) or self._whole()).write(where, value)
 
     def let_go(self) -> None:
         """Forget which tensors were written to."""
         self.writes.clear()
-        self.counted.clear()
+        self.version_bumped.clear()
         self.reshaped.clear()
 
     def current(self) -> dict[Geometry, fx.Node]:
@@ -124,7 +125,7 @@ class StorageState:
 
     # ---- parts
 
-    def _split(self) -> list[Part]:
+    def _split(self) -> list[AnyRegion]:
         """The parts, each a stretch of storage that arguments show together, in order."""
         if not self._parts:
             groups: list[list[int]] = []
@@ -143,33 +144,33 @@ class StorageState:
             self._entered = self._parts, self._starts
         return self._parts
 
-    def _part(self, entries: list[EntryView]) -> Part:
+    def _part(self, entries: list[InputRegion]) -> AnyRegion:
         wheres = [entry.geometry for entry in entries]
-        columns = None if not wheres or any(0 in where.size for where in wheres) else apart(wheres)
+        columns = None if not wheres or any(0 in where.size for where in wheres) else disjoint_groups(wheres)
         if columns is None:
-            return Contents(self._builder, self.storage, entries, self.stretch)
-        return Columns(self._builder, self.storage, entries, columns, self.stretch)
+            return RegionValue(self._builder, self.storage, entries, self.make_span_input)
+        return InterleavedRegions(self._builder, self.storage, entries, columns, self.make_span_input)
 
-    def _put(self, parts: list[Part]) -> None:
+    def _put(self, parts: list[AnyRegion]) -> None:
         self._parts = parts
         self._starts = [part.bytes[0] for part in parts] if len(parts) > 1 else [0]
 
-    def _part_of(self, where: Geometry) -> Contents | PackedContents | None:
+    def _part_of(self, where: Geometry) -> RegionValue | StridedRegion | None:
         """The part that all of `where` lies in."""
         return _find(self._split(), self._starts, where)
 
-    def apart(self, where: Geometry) -> Contents | PackedContents | None:
+    def apart(self, where: Geometry) -> RegionValue | StridedRegion | None:
         """What tells arguments apart: two tensors for which it is not the same show no element both, if it is
         something for both."""
         self._split()
         return _find(*self._entered, where)
 
-    def _whole(self) -> Contents:
+    def _whole(self) -> RegionValue:
         """One part, as something reads or writes across them."""
         parts = self._split()
         whole = parts[0]
-        if len(parts) > 1 or isinstance(whole, Columns):
-            whole = Contents(self._builder, self.storage, self.entries, self.stretch)
+        if len(parts) > 1 or isinstance(whole, InterleavedRegions):
+            whole = RegionValue(self._builder, self.storage, self.entries, self.make_span_input)
             if any(part.changed for part in parts):
                 dtypes = set[torch.dtype]().union(*(part.dtypes for part in parts))
                 self._join(whole, parts, dtypes.pop() if len(dtypes) == 1 else torch.uint8)
@@ -178,8 +179,8 @@ class StorageState:
             self._put([whole])
         return whole
 
-    def _join(self, whole: Contents, parts: list[Part], dtype: torch.dtype) -> None:
-        assert self.stretch is not None
+    def _join(self, whole: RegionValue, parts: list[AnyRegion], dtype: torch.dtype) -> None:
+        assert self.make_span_input is not None
         pieces: list[fx.Node] = []
         begin, end = 0, None
         for part in parts:
@@ -187,7 +188,7 @@ class StorageState:
             if end is None:
                 begin = start
             elif start > end:
-                pieces.append(self.stretch(dtype, end, start))
+                pieces.append(self.make_span_input(dtype, end, start))
             pieces.append(row)
             end = stop
         assert end is not None
@@ -195,7 +196,7 @@ class StorageState:
         whole.put(Geometry((end - begin,), (1,), begin, dtype), node)
 
 
-def _find(parts: list[Part], starts: list[int], where: Geometry) -> Contents | PackedContents | None:
+def _find(parts: list[AnyRegion], starts: list[int], where: Geometry) -> RegionValue | StridedRegion | None:
     k = 0
     if len(parts) > 1:
         start, stop = where.bytes
@@ -203,4 +204,4 @@ def _find(parts: list[Part], starts: list[int], where: Geometry) -> Contents | P
         if 0 in where.size or k < 0 or stop > parts[k].bytes[1]:
             return None
     part = parts[k]
-    return part.holding(where) if isinstance(part, Columns) else part
+    return part.holding(where) if isinstance(part, InterleavedRegions) else part

@@ -1,8 +1,8 @@
 """Tensors that lie with gaps, without their gaps: columns of a matrix are apart, and each is dense in itself.
 
-A `Packing` counts the elements of one tensor, *whole*, in the order in which they lie in the storage, and no
-others. What shows some of them has a geometry in that count as well, as every step that it takes is a fixed
-number of steps along each dimension of `whole`.
+A `DenseIndexing` counts the elements of one tensor, *whole*, in the order in which they lie in the storage,
+and no others. What shows some of them has a geometry in that count as well, as every step that it takes is a
+fixed number of steps along each dimension of `whole`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.capture.memory.region import Contents, EntryView, Stretch
-from aot.capture.memory.view_ops import ViewStep, same_layout
+from aot.capture.memory.region import InputRegion, MakeSpanInput, RegionValue
+from aot.capture.memory.view_ops import ViewOp, same_layout
 from aot.graph.builder import GraphBuilder
 from aot.tensors.geometry import Geometry, is_dense
 
@@ -24,7 +24,7 @@ _PERIODS = 8  # how many are tried, so that work stays linear for tensors that a
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class DenseIndexing:
     """The elements of `whole`, counted without the gaps between them.
 
     Attributes:
@@ -44,7 +44,7 @@ class Packing:
     dims: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, whole: Geometry) -> Packing | None:
+    def of(cls, whole: Geometry) -> DenseIndexing | None:
         """The packing of a tensor whose dimensions lie one within the other; None for others."""
         if 0 in whole.size:
             return None
@@ -94,8 +94,8 @@ class Packing:
         return count
 
 
-class PackedContents:
-    """The current value of the elements that a packing counts: `Contents` in that count.
+class StridedRegion:
+    """The current value of the elements that a packing counts: `RegionValue` in that count.
 
     Args:
         entries: the caller's arguments that show these elements, some or all.
@@ -105,43 +105,43 @@ class PackedContents:
         self,
         builder: GraphBuilder,
         storage: torch.UntypedStorage,
-        packing: Packing,
-        entries: Sequence[EntryView],
+        packing: DenseIndexing,
+        entries: Sequence[InputRegion],
     ) -> None:
         self.packing = packing
         self._builder = builder
         self._lying: dict[Geometry, Geometry] = {}
-        counted = [EntryView(self._counted(entry.geometry), entry.node) for entry in entries]
-        self._contents = Contents(builder, storage, counted)
+        counted = [InputRegion(self._counted(entry.geometry), entry.node) for entry in entries]
+        self._contents = RegionValue(builder, storage, counted)
 
     @property
     def changed(self) -> bool:
         """Whether it is not simply what the arguments show any more."""
         return self._contents.changed
 
-    def holding(self, where: Geometry) -> PackedContents | None:
+    def holding(self, where: Geometry) -> StridedRegion | None:
         """Itself, if it holds all of what lies as `where`."""
         return None if self.packing.pack(where) is None else self
 
-    def write_to(self, contents: Contents) -> None:
+    def write_to(self, contents: RegionValue) -> None:
         """Write to the stretch of storage that it lies in what has changed."""
         if self.changed:
             contents.write(self.packing.whole, self.read(self.packing.whole))
 
-    def view(self, parent: Geometry, where: Geometry, step: ViewStep) -> None:
-        """As `Contents.view`."""
+    def view(self, parent: Geometry, where: Geometry, step: ViewOp) -> None:
+        """As `RegionValue.view`."""
         self._contents.view(self._counted(parent), self._counted(where), step)
 
     def read(self, where: Geometry) -> fx.Node:
-        """As `Contents.read`."""
+        """As `RegionValue.read`."""
         return self._contents.read(self._counted(where))
 
     def write(self, where: Geometry, value: fx.Node) -> None:
-        """As `Contents.write`."""
+        """As `RegionValue.write`."""
         self._contents.write(self._counted(where), value)
 
     def current(self) -> dict[Geometry, fx.Node]:
-        """As `Contents.current`, without the values that lie otherwise than in the storage."""
+        """As `RegionValue.current`, without the values that lie otherwise than in the storage."""
         found = {}
         for counted, node in self._contents.current().items():
             where = self._lying.get(counted)
@@ -157,7 +157,7 @@ class PackedContents:
 
 
 @dataclass(frozen=True, slots=True)
-class Apart:
+class PeriodicGroups:
     """Tensors in groups that show no element both.
 
     Attributes:
@@ -171,7 +171,7 @@ class Apart:
     period: int
     starts: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
-    parts: tuple[Packing | Apart, ...]
+    parts: tuple[DenseIndexing | PeriodicGroups, ...]
 
     def near(self, where: Geometry) -> int | None:
         """The one group that may show all of `where`."""
@@ -179,7 +179,7 @@ class Apart:
         return None if k < 0 else k
 
 
-class Columns:
+class InterleavedRegions:
     """The current value of a stretch of storage in which arguments lie apart, but not one after the other.
 
     Args:
@@ -192,19 +192,19 @@ class Columns:
         self,
         builder: GraphBuilder,
         storage: torch.UntypedStorage,
-        entries: Sequence[EntryView],
-        columns: Apart,
-        stretch: Stretch | None,
+        entries: Sequence[InputRegion],
+        columns: PeriodicGroups,
+        stretch: MakeSpanInput | None,
     ) -> None:
-        self._together = Contents(builder, storage, entries, stretch)
+        self._together = RegionValue(builder, storage, entries, stretch)
         self._columns = columns
-        self._parts: list[PackedContents | Columns] = []
+        self._parts: list[StridedRegion | InterleavedRegions] = []
         for part, group in zip(columns.parts, columns.groups, strict=True):
             members = [entries[i] for i in group]
-            if isinstance(part, Packing):
-                self._parts.append(PackedContents(builder, storage, part, members))
+            if isinstance(part, DenseIndexing):
+                self._parts.append(StridedRegion(builder, storage, part, members))
             else:
-                self._parts.append(Columns(builder, storage, members, part, stretch))
+                self._parts.append(InterleavedRegions(builder, storage, members, part, stretch))
 
     @property
     def bytes(self) -> tuple[int, int]:
@@ -221,7 +221,7 @@ class Columns:
         """Whether it is not simply what the arguments show any more."""
         return any(part.changed for part in self._parts)
 
-    def holding(self, where: Geometry) -> PackedContents | None:
+    def holding(self, where: Geometry) -> StridedRegion | None:
         """The part that all of `where` lies in."""
         k = self._columns.near(where)
         return None if k is None else self._parts[k].holding(where)
@@ -236,13 +236,13 @@ class Columns:
         self.write_to(self._together)
         return self._together.row(dtype)
 
-    def write_to(self, contents: Contents) -> None:
-        """As `PackedContents.write_to`."""
+    def write_to(self, contents: RegionValue) -> None:
+        """As `StridedRegion.write_to`."""
         for part in self._parts:
             part.write_to(contents)
 
 
-def apart(wheres: Sequence[Geometry]) -> Apart | None:
+def disjoint_groups(wheres: Sequence[Geometry]) -> PeriodicGroups | None:
     """The tensors in groups, of which one member shows all that the others show; None where there are no such
     groups, or one tensor shows all of a stretch of storage.
 
@@ -261,16 +261,16 @@ def apart(wheres: Sequence[Geometry]) -> Apart | None:
         within = _within(wheres, start, period)
         if within is None:
             continue
-        parts: list[Packing | Apart] = []
+        parts: list[DenseIndexing | PeriodicGroups] = []
         for _, group in within:
             members = [wheres[i] for i in group]
-            part = _packing(members) or (apart(members) if len(within) > 1 else None)
+            part = _packing(members) or (disjoint_groups(members) if len(within) > 1 else None)
             if part is None:
                 break
             parts.append(part)
         else:
             starts, groups = zip(*within, strict=True)
-            return Apart(start, period, starts, groups, tuple(parts))
+            return PeriodicGroups(start, period, starts, groups, tuple(parts))
     return None
 
 
@@ -294,9 +294,9 @@ def _within(wheres: Sequence[Geometry], origin: int, period: int) -> list[tuple[
     return [(start, tuple(sorted(group))) for start, group in groups]
 
 
-def _packing(wheres: Sequence[Geometry]) -> Packing | None:
+def _packing(wheres: Sequence[Geometry]) -> DenseIndexing | None:
     """The packing of the one that shows all that the others show."""
-    packing = Packing.of(max(wheres, key=lambda where: where.stop - where.offset))
+    packing = DenseIndexing.of(max(wheres, key=lambda where: where.stop - where.offset))
     if packing is None or any(packing.pack(where) is None for where in wheres):
         return None
     return packing

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot.capture.memory.metadata_log import Reshape, WrapperRebind
-from aot.capture.memory.view_ops import Mode, ViewStep
+from aot.capture.memory.metadata_log import MetadataMutation, SubclassStorageRebind
+from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import is_wrapper
 from aot.tensors.version_counters import counter_groups
@@ -24,17 +24,17 @@ from aot.torch_internals import op_queries
 
 
 @dataclass(frozen=True, slots=True)
-class WrapperOrigin:
+class SubclassViewOrigin:
     """A wrapper subclass, a view of `parent` whose version counter was `version` then; `at` grows with
     time."""
 
     parent: Tensor
-    step: ViewStep
+    step: ViewOp
     version: int
     at: int
 
 
-def shown_by(args: tuple[Any, ...]) -> object:
+def subclass_size_and_stride(args: tuple[Any, ...]) -> object:
     """The size and stride of the first argument of an operation, if it is a wrapper subclass."""
     return (tuple(args[0].shape), args[0].stride()) if args and is_wrapper(args[0]) else None
 
@@ -59,11 +59,11 @@ def check_rebind(func: Any, args: tuple[Any, ...]) -> None:
         )
 
 
-def _resizes(change: Reshape | WrapperRebind) -> bool:
-    return isinstance(change, Reshape) and change.op is torch.ops.aten.resize_.default
+def _resizes(change: MetadataMutation | SubclassStorageRebind) -> bool:
+    return isinstance(change, MetadataMutation) and change.op is torch.ops.aten.resize_.default
 
 
-class WrapperViews:
+class SubclassViews:
     """The views among the wrapper subclasses of a trace, and the changes of their metadata.
 
     Attributes:
@@ -72,8 +72,10 @@ class WrapperViews:
     """
 
     def __init__(self) -> None:
-        self._origins: dict[int, tuple[Tensor, WrapperOrigin]] = {}
-        self._changes: dict[int, tuple[Tensor, list[tuple[int, Reshape | WrapperRebind]]]] = {}
+        self._origins: dict[int, tuple[Tensor, SubclassViewOrigin]] = {}
+        self._changes: dict[
+            int, tuple[Tensor, list[tuple[int, MetadataMutation | SubclassStorageRebind]]]
+        ] = {}
         self._clock = itertools.count()
         self._unnoticed: set[int] = set()
         self._direct: set[int] = set()
@@ -110,7 +112,7 @@ class WrapperViews:
         """Note that an operation has changed what its first argument shows; `inside` the code of what that is
         a part of, or not."""
         wrapper = args[0]
-        change = Reshape(func, tuple(args[1:]), kwargs, Mode.INSIDE)
+        change = MetadataMutation(func, tuple(args[1:]), kwargs, CreationMode.BELOW_SUBCLASS)
         self._changes.setdefault(id(wrapper), (wrapper, []))[1].append((next(self._clock), change))
         if not inside:
             self._direct.add(id(wrapper))
@@ -119,7 +121,7 @@ class WrapperViews:
 
     def note_rebind(self, wrapper: Tensor, inside: bool) -> None:
         """Note that a wrapper subclass was put onto another storage; `inside` as above."""
-        change = WrapperRebind(wrapper.untyped_storage(), geometry(wrapper))
+        change = SubclassStorageRebind(wrapper.untyped_storage(), geometry(wrapper))
         self._changes.setdefault(id(wrapper), (wrapper, []))[1].append((next(self._clock), change))
         if not inside:
             self._direct.add(id(wrapper))
@@ -130,16 +132,16 @@ class WrapperViews:
             return
         if not isinstance(func, op_queries.OpOverload) or not func.is_view:
             return
-        parent, mode, call = args[0], Mode.now(), object()
+        parent, mode, call = args[0], CreationMode.now(), object()
         several = isinstance(result, (tuple, list))
         for i, view in enumerate(result if several else (result,)):
             if is_wrapper(view) and view is not parent:
                 index = i if several else None
-                step = ViewStep(func, tuple(args[1:]), kwargs, index, mode, call=call if several else None)
-                origin = WrapperOrigin(parent, step, parent._version, next(self._clock))
+                step = ViewOp(func, tuple(args[1:]), kwargs, index, mode, call=call if several else None)
+                origin = SubclassViewOrigin(parent, step, parent._version, next(self._clock))
                 self._origins[id(view)] = (view, origin)
 
-    def origin(self, view: Tensor) -> WrapperOrigin | None:
+    def origin(self, view: Tensor) -> SubclassViewOrigin | None:
         """How a wrapper subclass came to be; None for one that is no view."""
         known = self._origins.get(id(view))
         return None if known is None else known[1]
@@ -168,15 +170,15 @@ class WrapperViews:
             view = origin.parent
             yield view
 
-    def changes_of(self, wrapper: Tensor) -> tuple[Reshape | WrapperRebind, ...]:
+    def changes_of(self, wrapper: Tensor) -> tuple[MetadataMutation | SubclassStorageRebind, ...]:
         """What changed about its metadata, in order."""
         known = self._changes.get(id(wrapper))
         return () if known is None else tuple(change for _, change in known[1])
 
-    def rebinds(self) -> Iterator[WrapperRebind]:
+    def rebinds(self) -> Iterator[SubclassStorageRebind]:
         """Each time that one was put onto another storage."""
         every = (change for _, changes in self._changes.values() for _, change in changes)
-        return (change for change in every if isinstance(change, WrapperRebind))
+        return (change for change in every if isinstance(change, SubclassStorageRebind))
 
     def changed_before(self, view: Tensor) -> bool:
         """Whether what a view is a view of had changed when it was taken."""
@@ -193,7 +195,7 @@ class WrapperViews:
             for at, change in changes
         )
 
-    def changed_with_whole(self, part: Tensor) -> tuple[Reshape | WrapperRebind, ...]:
+    def changed_with_whole(self, part: Tensor) -> tuple[MetadataMutation | SubclassStorageRebind, ...]:
         """The changes of what another wrapper subclass is made of, if that one's code made all of them."""
         return () if id(part) in self._direct else self.changes_of(part)
 

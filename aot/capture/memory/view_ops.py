@@ -17,16 +17,16 @@ from aot.torch_internals import op_queries
 aten = torch.ops.aten
 
 
-class Mode(enum.Enum):
+class CreationMode(enum.Enum):
     """In which mode an operation runs: autograd remembers it of a view that is made."""
 
     GRAD = "grad"
     NO_GRAD = "no_grad"
     INFERENCE = "inference"
-    INSIDE = "inside"  # of a wrapper subclass: neither autograd nor what counts versions is told
+    BELOW_SUBCLASS = "inside"  # of a wrapper subclass: neither autograd nor what counts versions is told
 
     @classmethod
-    def now(cls) -> Mode:
+    def now(cls) -> CreationMode:
         """The mode of this moment."""
         if torch.is_inference_mode_enabled():
             return cls.INFERENCE
@@ -34,7 +34,7 @@ class Mode(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ViewStep:
+class ViewOp:
     """One view operation: ``op(parent, *args, **kwargs)``, or its `index`-th result. `call` is one object for
     all results of one call: autograd has one node for them, whose hooks are called together."""
 
@@ -42,11 +42,13 @@ class ViewStep:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     index: int | None
-    mode: Mode
+    mode: CreationMode
     in_place: bool = False  # it changed the metadata of the parent itself
     leaf: bool = False  # `requires_grad_` was called on what it made
     call: object = field(default=None, compare=False)
-    by_function: bool = False  # a custom `autograd.Function` called it, which autograd remembers of the view
+    by_custom_function: bool = (
+        False  # a custom `autograd.Function` called it, which autograd remembers of the view
+    )
 
 
 def same_layout(meta: ValueMeta, where: Geometry) -> bool:
@@ -57,7 +59,7 @@ def same_layout(meta: ValueMeta, where: Geometry) -> bool:
     return all(known_equal((a,), (b,)) or n == 1 for n, a, b in strides)
 
 
-def apply_step(builder: GraphBuilder, parent: fx.Node, step: ViewStep) -> fx.Node:
+def replay_view(builder: GraphBuilder, parent: fx.Node, step: ViewOp) -> fx.Node:
     """The value of a view of `parent`."""
     node = builder.emit(step.op, parent, *step.args, **step.kwargs)
     return node if step.index is None else builder.item(node, step.index)
@@ -73,8 +75,8 @@ _SQUEEZES = (
 )
 
 
-def invert_step(
-    builder: GraphBuilder, where: Geometry, parent: fx.Node, value: fx.Node, step: ViewStep
+def invert_view(
+    builder: GraphBuilder, where: Geometry, parent: fx.Node, value: fx.Node, step: ViewOp
 ) -> fx.Node | None:
     """The parent's value after its view was overwritten by `value`; None where `as_strided_scatter` must do.
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from aot import errors
-from aot.capture.memory.metadata_log import Rebind, Reshape
-from aot.capture.memory.view_ops import Mode, ViewStep
+from aot.capture.memory.metadata_log import MetadataMutation, StorageRebind
+from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.capture.recorder.mutations import Writing
 from aot.ops.classify import functional_form
 from aot.tensors.geometry import geometry
@@ -39,24 +39,22 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
     def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A metadata mutation: the fake changes, the storage does not."""
         fake = args[0]
-        self.journal.settle(fake)
+        self.journal.sync_data_assignment(fake)
         state = self.state(fake)
         before = geometry(fake)
         result = func(*args, **kwargs)
         if func is aten.resize_.default and before == geometry(fake):
             return result  # which does not count as a change
         stale = fake.requires_grad and fake._is_view() and self.journal.moved_unnoticed(fake)
-        mode = Mode.INSIDE if self.inside else Mode.now()
-        event = Reshape(func, tuple(args[1:]), kwargs, mode, stale)
+        mode = CreationMode.BELOW_SUBCLASS if self.inside else CreationMode.now()
+        event = MetadataMutation(func, tuple(args[1:]), kwargs, mode, stale)
         functional = functional_form(func)
         if functional not in (None, aten.as_strided.default, aten.resize.default):
-            state.view(before, geometry(fake), ViewStep(functional, event.args, kwargs, None, event.mode))
+            state.view(before, geometry(fake), ViewOp(functional, event.args, kwargs, None, event.mode))
         if id(fake) in self.journal.origins:
             origin = self.journal.origins[id(fake)][1]
             if (origin.state, origin.where) == (state, before):
-                self.journal.note_origin(
-                    fake, fake, ViewStep(func, event.args, kwargs, None, event.mode, True)
-                )
+                self.journal.note_origin(fake, fake, ViewOp(func, event.args, kwargs, None, event.mode, True))
             else:
                 del self.journal.origins[id(fake)]  # it has been put elsewhere since: no steps lead there
         self.journal.note_change(fake, event)
@@ -68,7 +66,7 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
         """`resize_` changes the metadata, and the storage where that is too small."""
         fake = args[0]
         func, args, kwargs = repeatable(func, args, kwargs)
-        self.journal.settle(fake)
+        self.journal.sync_data_assignment(fake)
         count = 1
         for n in args[1]:
             count *= n
@@ -91,7 +89,7 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
     def rebind(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`set_`: the fake moves to another storage."""
         fake = args[0]
-        self.journal.settle(fake)
+        self.journal.sync_data_assignment(fake)
         source = args[1] if len(args) > 1 else None
         if isinstance(source, Tensor):
             self.state(source)
@@ -113,8 +111,8 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
             )
         state = self.state(fake)
         if fake._base is not None and all(member is not fake for member in state.members):
-            state.left.add(id(fake._base))
-        mode = Mode.INSIDE if self.inside else Mode.now()
+            state.roots_with_rebound_views.add(id(fake._base))
+        mode = CreationMode.BELOW_SUBCLASS if self.inside else CreationMode.now()
         result = func(*args, **kwargs)
         if source is None:
             where = geometry(fake)
@@ -126,5 +124,5 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
                 device=fake.device,
             )
             self.adopt(fake).define(where, node)
-        self.journal.note_change(fake, Rebind(self.state(fake), geometry(fake), False, mode))
+        self.journal.note_change(fake, StorageRebind(self.state(fake), geometry(fake), False, mode))
         return result

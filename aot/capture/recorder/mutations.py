@@ -73,7 +73,7 @@ class Writing(Trace):  # type: ignore[no-untyped-call]
             if self._inference_tensors and not torch.is_inference_mode_enabled() and not is_custom(func):
                 run_on_zeros(func, args, kwargs)  # which raises for inference tensors, or does not
         for target in flat:
-            self.journal.settle(target)
+            self.journal.sync_data_assignment(target)
             check_partial_overlap(target, args)
             self._check_reshaped(target, args)
             if (target._is_view() or self._is_resolved(target)) and torch.is_grad_enabled():

@@ -22,9 +22,9 @@ from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.exception_handlers import Handlers
 from aot.capture.intercept.mode_sensitive import asks_about_phases
 from aot.capture.intercept.patches import takes_functions
-from aot.capture.memory.storage import StorageState
-from aot.capture.memory.subclass_views import check_rebind, shown_by
-from aot.capture.memory.view_ops import Mode, ViewStep
+from aot.capture.memory.storage import Storage
+from aot.capture.memory.subclass_views import check_rebind, subclass_size_and_stride
+from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.capture.recorder.autocast_cache import CastCache
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.metadata_mutations import Moving, repeatable
@@ -149,7 +149,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if rebinds:
             check_rebind(func, args)
         self.inside += 1
-        before = shown_by(args)
+        before = subclass_size_and_stride(args)
         try:
             with self:
                 for kind in types:
@@ -162,7 +162,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                         changes = self.inside == 1 or op_queries.is_inplace_view(func)
                         if rebinds:
                             self.wrapper_views.note_rebind(args[0], self.inside > 1)
-                        elif changes and shown_by(args) != before:
+                        elif changes and subclass_size_and_stride(args) != before:
                             self.wrapper_views.note_change(*repeatable(func, args, kwargs), self.inside > 1)
                         if self.inside == 1:
                             self._join_wrappers(func, args)
@@ -470,23 +470,21 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             # ATen's derivatives conjugate the number that a tensor was multiplied with. It is a tensor there.
             dtype = torch.complex128 if isinstance(parent, complex) else torch.float64
             parent = self.dispatch(aten.scalar_tensor.default, (parent,), {"dtype": dtype})
-        self.journal.settle(parent)
+        self.journal.sync_data_assignment(parent)
         state = self.state(parent)
         result = func(parent, *rest, **kwargs)
-        mode = Mode.now()
+        mode = CreationMode.now()
         where = geometry(parent)
         if isinstance(result, Tensor):
-            self._note_view(state, parent, where, result, ViewStep(func, rest, kwargs, None, mode))
+            self._note_view(state, parent, where, result, ViewOp(func, rest, kwargs, None, mode))
         else:
             call = object()
             for i, part in enumerate(result):
-                step = ViewStep(func, rest, kwargs, i, mode, call=call)
+                step = ViewOp(func, rest, kwargs, i, mode, call=call)
                 self._note_view(state, parent, where, part, step)
         return result
 
-    def _note_view(
-        self, state: StorageState, parent: Tensor, where: Geometry, view: Tensor, step: ViewStep
-    ) -> None:
+    def _note_view(self, state: Storage, parent: Tensor, where: Geometry, view: Tensor, step: ViewOp) -> None:
         self.journal.note_origin(self.lifetimes.note(view), parent, step)
         # An explicit offset is relative to the storage, not to the parent's current value, so the step
         # cannot be replayed on the latter; reading falls back to a relative as_strided. And values of the

@@ -17,9 +17,9 @@ from torch.autograd.graph import Node
 
 from aot import errors
 from aot.capture.intercept.hooks import Hooks
-from aot.capture.memory.metadata_log import Journal
-from aot.capture.memory.storage import StorageState
-from aot.capture.memory.subclass_views import WrapperViews
+from aot.capture.memory.metadata_log import MetadataLog
+from aot.capture.memory.storage import Storage
+from aot.capture.memory.subclass_views import SubclassViews
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.functional_rng import States
 from aot.capture.recorder.leaf_views import Parts
@@ -95,8 +95,8 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inference_tensors = inference
         mode = mode if symbols is None else symbols.mode
         self.builder = GraphBuilder(mode or torch_fakes.FakeTensorMode())
-        self.states: dict[int, StorageState] = {}
-        self.journal = Journal(self.state)
+        self.states: dict[int, Storage] = {}
+        self.journal = MetadataLog(self.state)
         self.joined: set[int] = set()
         self.resolved: list[weakref.ref[Tensor]] = []
         self.renewed: dict[tuple[Node, int], tuple[Node, int]] = {}
@@ -113,7 +113,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.results: tuple[Tensor, ...] = ()
         self.parts = Parts()
         self.apart: list[Tensor] = []
-        self.wrapper_views = WrapperViews()
+        self.wrapper_views = SubclassViews()
         self.inside = 0
         self._counts = True  # whether autograd counts writes; not those that a batch norm is decomposed into
         self.inside_reads: list[tuple[int, Node]] = []
@@ -176,7 +176,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         for branch in self.branches:
             branch.let_go()
 
-    def state(self, fake: Tensor) -> StorageState:
+    def state(self, fake: Tensor) -> Storage:
         """The storage of a fake tensor; one that no recorded operation made is refused."""
         state = self.states.get(tensor_impl.storage_key(fake))
         if state is None:
@@ -188,10 +188,10 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         return state
 
-    def adopt(self, fake: Tensor) -> StorageState:
+    def adopt(self, fake: Tensor) -> Storage:
         """Start to follow the storage of `fake`."""
         storage = fake.untyped_storage()
-        state = StorageState(self.builder, storage, fake.is_inference())
+        state = Storage(self.builder, storage, fake.is_inference())
         self._inference_tensors |= state.inference
         self.states[tensor_impl.storage_key(fake)] = state
         state.of_backward = self.builder.backward

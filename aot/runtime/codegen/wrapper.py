@@ -29,8 +29,8 @@ from aot.analysis.effect_summary import (
     value_of,
 )
 from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
-from aot.capture.memory.metadata_log import Reshape
-from aot.capture.memory.view_ops import Mode
+from aot.capture.memory.metadata_log import MetadataMutation
+from aot.capture.memory.view_ops import CreationMode
 from aot.runtime.codegen.backward import write_backward, write_forward
 from aot.runtime.codegen.writer import (
     GradMode,
@@ -316,7 +316,7 @@ class _Call:
         """What is like a wrapper subclass among the arguments, or the base of one, when the call ends."""
         tensor = write.tensor
         every = [change for i, change in self.plan.changes if i == tensor and not write.base]
-        changes = [change for change in every if isinstance(change, Reshape) and not change.path]
+        changes = [change for change in every if isinstance(change, MetadataMutation) and not change.path]
         if not changes:
             return f"{_root_of(write)}.detach()"
         self.mode.set(False)
@@ -390,7 +390,7 @@ class _Call:
             if write.early and not write.tracked:
                 self._write(write)
         required = [i for i in plan.required if plan.storages[i] == number]
-        noticed = {i for i, change in changes if change.mode is Mode.GRAD or not required}
+        noticed = {i for i, change in changes if change.mode is CreationMode.GRAD or not required}
         for tensor, change in changes:
             if tensor not in noticed:
                 write_change(writer, self.mode, f"t{tensor}", change)
@@ -451,7 +451,7 @@ class _Call:
             target = _past_autograd(write)
             if write.through is not None:
                 target = seen_as(self.writer, target, write.through, write.reinterpreted)
-            within = self.mode.within(Mode.INFERENCE) if write.inference else ""
+            within = self.mode.within(CreationMode.INFERENCE) if write.inference else ""
             self.writer.line(f"{within}{target}.copy_(v{write.value})")
         if write.tracked:
             self.mode.set(True)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from aot.analysis.effect_summary import AliasRoot, Change, Memory, View, WrapperRebound
-from aot.capture.memory.metadata_log import Reshape
-from aot.capture.memory.view_ops import Mode, ViewStep
+from aot.capture.memory.metadata_log import MetadataMutation
+from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta, has_nested_ints
 from aot.tensors.symbolic_sizes import has_symbols, source_of
@@ -105,12 +105,12 @@ class GradMode:
             self.writer.line(f"set_grad_enabled({grad})")
             self.now = grad
 
-    def within(self, mode: Mode) -> str:
+    def within(self, mode: CreationMode) -> str:
         """What a statement begins with that is to run in `mode`."""
-        if mode is Mode.INFERENCE and not self.inference:
+        if mode is CreationMode.INFERENCE and not self.inference:
             return "with torch.inference_mode(): "
-        if mode is not Mode.INSIDE:
-            self.set(mode is Mode.GRAD)
+        if mode is not CreationMode.BELOW_SUBCLASS:
+            self.set(mode is CreationMode.GRAD)
         return ""
 
 
@@ -255,7 +255,7 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
                     writer.line(f"{within}{writer.calls[call]} = {whole_step(writer, source, one)}")
                 writer.line(f"{name} = {writer.calls[call]}[{one.index}]")
             source = name
-            if one.by_function:
+            if one.by_custom_function:
                 writer.line(f"set_creation_meta({name}, 'IN_CUSTOM_FUNCTION')")
             if one.leaf:
                 writer.line(f"{name}.requires_grad_()")
@@ -274,13 +274,13 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
 def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> None:
     """A change of the metadata or the storage of the tensor `name`."""
     within = mode.within(change.mode)
-    if isinstance(change, Reshape):
+    if isinstance(change, MetadataMutation):
         name = attribute(name, change.path)
         if change.stale:
             writer.line(f"torch.autograd.graph.increment_version({name})")
         arguments = [name, *(writer.literal(a) for a in change.args)]
         arguments += [f"{k}={writer.literal(v)}" for k, v in change.kwargs.items()]
-        inside = change.mode is Mode.INSIDE
+        inside = change.mode is CreationMode.BELOW_SUBCLASS
         call = f"untold({writer.op(change.op)}, " if inside else f"{writer.op(change.op)}("
         writer.line(f"{within}{call}{', '.join(arguments)})")
         return
@@ -301,11 +301,11 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
     else:
         size, stride = writer.literal(where.size), writer.literal(where.stride)
         place = f"{source}.untyped_storage(), {writer.literal(where.offset)}, {size}, {stride}"
-        inside = change.mode is Mode.INSIDE
+        inside = change.mode is CreationMode.BELOW_SUBCLASS
         writer.line(f"untold({writer.op(_SET)}, {name}, {place})" if inside else f"{name}.set_({place})")
 
 
-def step(writer: Writer, source: str, one: ViewStep) -> str:
+def step(writer: Writer, source: str, one: ViewOp) -> str:
     text = whole_step(writer, source, one)
     return text if one.index is None else f"{text}[{one.index}]"
 
@@ -335,7 +335,7 @@ def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) and args[0] else args
 
 
-def whole_step(writer: Writer, source: str, one: ViewStep) -> str:
+def whole_step(writer: Writer, source: str, one: ViewOp) -> str:
     """A step with all its results."""
     if writer.methods and not one.kwargs and one.op in _METHODS:
         return f"{source}.{_METHODS[one.op]}({', '.join(map(writer.literal, _spread(one.args)))})"

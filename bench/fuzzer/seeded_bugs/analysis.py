@@ -53,8 +53,11 @@ FAULTS = (
     _fault(
         name="changes under no_grad count as noticed",
         module="aot.analysis.histories",
-        find="return isinstance(event, Rebind) or event.mode is not Mode.GRAD or event.op in _RESIZES",
-        replace="return isinstance(event, Rebind) or event.op in _RESIZES",
+        find=(
+            "return isinstance(event, StorageRebind) or event.mode is not CreationMode.GRAD or "
+            "event.op in _RESIZES"
+        ),
+        replace="return isinstance(event, StorageRebind) or event.op in _RESIZES",
         clauses=("gradients", "errors"),
         wrong="`t_` under no_grad moves the gradient of what was written before.",
     ),

@@ -200,8 +200,8 @@ FAULTS = (
     _fault(
         name="changes of metadata count as made in grad mode",
         module="aot.capture.recorder.metadata_mutations",
-        find="mode = Mode.INSIDE if self.inside else Mode.now()\n        event",
-        replace="mode = Mode.INSIDE if self.inside else Mode.GRAD\n        event",
+        find="mode = CreationMode.BELOW_SUBCLASS if self.inside else CreationMode.now()\n        event",
+        replace="mode = CreationMode.BELOW_SUBCLASS if self.inside else CreationMode.GRAD\n        event",
         clauses=("gradients", "errors", "autograd-metadata"),
         wrong="`t_` under no_grad moves gradients.",
     ),
