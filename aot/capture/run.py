@@ -18,8 +18,8 @@ from torch import Tensor, fx
 import aot.capture.control_flow.higher_order  # noqa: F401  (what operators that take functions do in a trace)
 from aot import errors
 from aot.capture.inputs import FakeInputs, make_graph_inputs
-from aot.capture.intercept.inner_gradients import check_alone
-from aot.capture.intercept.patches import watched
+from aot.capture.intercept.inner_gradients import check_outer_graph
+from aot.capture.intercept.patches import registrations_reported
 from aot.capture.memory.storage import Storage
 from aot.capture.recorder.autocast_cache import Candidate, CastCache, CastsDiffer, CastUse
 from aot.capture.recorder.escapes import Lifetimes
@@ -135,12 +135,12 @@ def trace_function(
     def differentiating(given: Sequence[Any]) -> None:
         differentiated.update(numbers[id(t)] for t in given if id(t) in numbers)
         cast_cache.differentiating(differentiated)
-        check_alone(arguments.tensors_and_subclasses, differentiated)
+        check_outer_graph(arguments.tensors_and_subclasses, differentiated)
 
     try:
         with errors.recording_refusals(), recorder.draws.traced():
             with (
-                watched(
+                registrations_reported(
                     recorder.hooks.watch,
                     lambda _, hook: recorder.hooks.watch_node(hook),
                     differentiating,

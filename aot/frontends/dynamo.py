@@ -13,7 +13,7 @@ from torch import fx
 
 from aot import errors
 from aot.backends.compilers import nop
-from aot.capture.intercept.exception_handlers import handlers_of, refusing_caught
+from aot.capture.intercept.exception_handlers import handlers_of, with_handler_check
 from aot.frontends.function import Partitioner
 from aot.frontends.module import aot_module
 from aot.inductor import Inductor
@@ -129,7 +129,7 @@ def _compiled(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
             return compiled.flat(*_read(args, numbers))
 
-    return refusing_caught(call, handlers_of(graph.graph))
+    return with_handler_check(call, handlers_of(graph.graph))
 
 
 def _assign_data(graph: fx.Graph) -> None:

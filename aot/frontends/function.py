@@ -21,8 +21,8 @@ from aot.cache.entry import Slot
 from aot.capture.autograd.engine import Level
 from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
 from aot.capture.inputs import with_fake_tensors
-from aot.capture.intercept.exception_handlers import refusing_caught
-from aot.capture.intercept.inner_gradients import checking
+from aot.capture.intercept.exception_handlers import with_handler_check
+from aot.capture.intercept.inner_gradients import with_outer_graph_check
 from aot.capture.recorder.autocast_cache import CastsDiffer
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.threads import tracing
@@ -579,7 +579,7 @@ class CompiledFunction:
             symbols.let_go()
         if recorded.order is not None:
             built = replace(built, call=recorded.order.kept(built.call))
-        built = replace(built, call=refusing_caught(built.call, recorder.handlers.found.values()))
+        built = replace(built, call=with_handler_check(built.call, recorder.handlers.found.values()))
         return self._specialization(
             blueprint, built, graph.module, noted.guards, symbols, sizes, casts, noted.changes
         )
@@ -685,7 +685,7 @@ class CompiledFunction:
         )
         call = built.call
         if blueprint.differentiated:
-            call = checking(call, blueprint.differentiated)
+            call = with_outer_graph_check(call, blueprint.differentiated)
         if config.settings().debug_assert:
             call = asserting(call, blueprint.metadata, self.__name__)
         use = blueprint.casts

@@ -23,7 +23,7 @@ from torch.autograd.graph import Node, get_gradient_edge
 
 from aot.capture.autograd.engine import Engine, Level, numbers_of, run_whole
 from aot.capture.autograd.segments import Key, key_of
-from aot.capture.intercept.patches import replacing
+from aot.capture.intercept.patches import patched
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.symbolic_views import viewing
 from aot.errors import DoubleBackwardUnsupported, Unsupported
@@ -130,7 +130,7 @@ def record_again(
     before = builder.graph, builder.backward
     builder.graph, builder.backward = fx.Graph(), True
     try:
-        with autograd_state.plain_autograd(), viewing(level.recorder.symbols), replacing():
+        with autograd_state.plain_autograd(), viewing(level.recorder.symbols), patched():
             return _record(level, given, create_graph, tracked, own, others, whole)
     finally:
         builder.graph, builder.backward = before

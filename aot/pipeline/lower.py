@@ -23,7 +23,7 @@ from aot.backends import graph_names
 from aot.backends.compilers import example_inputs, mark_static
 from aot.capture.autograd.engine import Level
 from aot.capture.intercept import metadata_reads, streams
-from aot.capture.intercept.patches import replacing
+from aot.capture.intercept.patches import patched
 from aot.capture.recorder.autocast_cache import Candidate
 from aot.capture.recorder.escapes import Lifetimes
 from aot.capture.recorder.symbolic_views import viewing
@@ -128,10 +128,10 @@ def record(
         noted.running(again=symbols is not None),
         running,
         viewing(symbols),
-        replacing(),
-        metadata_reads.watched() as looked,
+        patched(),
+        metadata_reads.recording_metadata_reads() as looked,
     ):
-        with streams.watched() as chosen:
+        with streams.recording_streams() as chosen:
             forward = trace_function(
                 _noting_writes(flat, noted),
                 arguments,
@@ -164,9 +164,11 @@ def record(
     leaves = frozenset(i for i, t in enumerate(arguments.tensors_and_subclasses) if _accumulates(t))
     parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
     asked = (
-        looked.asked or noted.reads_attribute(metadata_reads.NAMES) or metadata_reads.asks(tuple(noted.roots))
+        looked.happened
+        or noted.reads_attribute(metadata_reads.NAMES)
+        or metadata_reads.reads_metadata(tuple(noted.roots))
     )
-    asked = asked or any(metadata_reads.asks(guard.expected) for guard in noted.guards.guards)
+    asked = asked or any(metadata_reads.reads_metadata(guard.expected) for guard in noted.guards.guards)
     asked = asked or inference or symbols is not None or bool(arguments.metas or forward.grad_targets)
     plan = make_plan(
         effects,

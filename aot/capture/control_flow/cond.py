@@ -30,7 +30,7 @@ from aot.capture.control_flow.subgraph import (
     modules,
     read_value,
 )
-from aot.capture.intercept.patches import takes_functions, unwatched
+from aot.capture.intercept.patches import registrations_unreported, unsupported_higher_order_op
 from aot.capture.recorder.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.layout import with_strides
@@ -122,7 +122,7 @@ def record_cond(recorder: Recorder, condition: Tensor, true: Any, false: Any, op
         returned.append(leaves)
         specs.append(spec)
     if specs[0] != specs[1] or not all(map(alike, *returned)):
-        raise takes_functions(
+        raise unsupported_higher_order_op(
             "cond, of which the branches return other structures, or tensors of other shapes, dtypes, "
             "strides or devices"
         )
@@ -141,7 +141,7 @@ def record_cond(recorder: Recorder, condition: Tensor, true: Any, false: Any, op
     if differentiable:
         tensors = iter(_Conditional.apply(call, *entered.tensors))  # type: ignore[no-untyped-call]
     elif followed and any(tensor.requires_grad for some in results for tensor in some):
-        raise takes_functions("cond, of which a result requires grad and no operand does")
+        raise unsupported_higher_order_op("cond, of which a result requires grad and no operand does")
     else:
         tensors = iter(call.record())
     flat = [next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in returned[0]]
@@ -165,7 +165,7 @@ class _Conditional(torch.autograd.Function):
                 "original function"
             )
         ctx.saved_tensors  # noqa: B018  (They are checked for writes.)
-        with unwatched():
+        with registrations_unreported():
             return (None, *ctx.call.record_backward(gradients))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from aot.capture.control_flow.cond import record_cond
 from aot.capture.control_flow.while_loop import record_while_loop
-from aot.capture.intercept.patches import takes_functions
+from aot.capture.intercept.patches import unsupported_higher_order_op
 from aot.capture.recorder.recorder import Recorder
 from aot.torch_internals import autograd_graph, dispatcher, mode_stacks, pytree, tensor_impl
 
@@ -120,7 +120,7 @@ def _apart(name: str, results: Any, operands: Any) -> Any:
     given = {tensor_impl.storage_key(one) for one in operands if isinstance(one, Tensor)}
     leaves, _ = pytree.tree_flatten(results)
     if any(isinstance(one, Tensor) and tensor_impl.storage_key(one) in given for one in leaves):
-        raise takes_functions(f"{name}, of which a result shows the memory of an operand")
+        raise unsupported_higher_order_op(f"{name}, of which a result shows the memory of an operand")
     return results
 
 

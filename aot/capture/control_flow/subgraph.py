@@ -21,7 +21,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from aot.capture.autograd.engine import run_whole
 from aot.capture.autograd.segments import Key, key_of
-from aot.capture.intercept.patches import takes_functions
+from aot.capture.intercept.patches import unsupported_higher_order_op
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
 from aot.errors import UnsupportedOperation
@@ -215,7 +215,7 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
             raise self._refused("in which a function changes a tensor from outside")
 
     def _refused(self, why: str) -> UnsupportedOperation:
-        return takes_functions(f"{self._name}, {why}")
+        return unsupported_higher_order_op(f"{self._name}, {why}")
 
     def differentiate(
         self, results: Sequence[Tensor], ends: Sequence[Key], given: Collection[int]
@@ -362,9 +362,9 @@ def made(recorder: Recorder, nodes: Iterable[fx.Node]) -> list[Tensor]:
 def check_whole(recorder: Recorder, name: str, given: Sequence[Any]) -> None:
     """Refuse operands that none of these operators takes."""
     if recorder.symbols is not None:
-        raise takes_functions(f"{name}, of tensors with symbols for sizes")
+        raise unsupported_higher_order_op(f"{name}, of tensors with symbols for sizes")
     if any(map(is_wrapper, given)):
-        raise takes_functions(f"{name}, of tensor subclasses")
+        raise unsupported_higher_order_op(f"{name}, of tensor subclasses")
 
 
 def check_results(branch: Branch, name: str, leaves: Sequence[Any], given: Sequence[Tensor] = ()) -> None:
@@ -374,15 +374,15 @@ def check_results(branch: Branch, name: str, leaves: Sequence[Any], given: Seque
         if not isinstance(leaf, Tensor):
             continue
         if is_wrapper(leaf):
-            raise takes_functions(f"{name}, of which a result is a tensor subclass")
+            raise unsupported_higher_order_op(f"{name}, of which a result is a tensor subclass")
         key = tensor_impl.storage_key(leaf)
         if key in seen or not branch.is_own(leaf):
-            raise takes_functions(
+            raise unsupported_higher_order_op(
                 f"{name}, of which a result shows the memory of an operand, of another result, or of a "
                 f"tensor from outside"
             )
         if geometry(leaf).is_lazy:
-            raise takes_functions(f"{name}, of which a result is lazily conjugated or negated")
+            raise unsupported_higher_order_op(f"{name}, of which a result is lazily conjugated or negated")
         seen.add(key)
 
 

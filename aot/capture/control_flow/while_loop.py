@@ -35,7 +35,7 @@ from aot.capture.control_flow.subgraph import (
     needed_for,
     read_value,
 )
-from aot.capture.intercept.patches import takes_functions, unwatched
+from aot.capture.intercept.patches import registrations_unreported, unsupported_higher_order_op
 from aot.capture.recorder.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.builder import GraphBuilder
@@ -59,9 +59,9 @@ def record_while_loop(
     """
     check_whole(recorder, _NAME, (*carried, *others))
     if not all(isinstance(one, Tensor) for one in carried):
-        raise takes_functions(f"{_NAME}, which carries a number; carry a tensor of it")
+        raise unsupported_higher_order_op(f"{_NAME}, which carries a number; carry a tensor of it")
     if any(one.stride() != one.detach().clone().stride() for one in carried):
-        raise takes_functions(
+        raise unsupported_higher_order_op(
             f"{_NAME}, which carries a tensor with gaps, or with one element in several places"
         )
     entered = Entered()
@@ -75,12 +75,18 @@ def record_while_loop(
     check_results(first, _NAME, [asked])
     check_results(second, _NAME, leaves, inside)
     if len(leaves) != len(inside) or not all(map(alike, leaves, inside)):
-        raise takes_functions(f"{_NAME}, of which the body returns something else than it is given")
+        raise unsupported_higher_order_op(
+            f"{_NAME}, of which the body returns something else than it is given"
+        )
     if not isinstance(asked, Tensor) or asked.dim() or asked.dtype is not torch.bool:
-        raise takes_functions(f"{_NAME}, of which the condition is not always a tensor of one bool")
+        raise unsupported_higher_order_op(
+            f"{_NAME}, of which the condition is not always a tensor of one bool"
+        )
     differentiable = is_followed() and (entered.require_grad or any(one.requires_grad for one in carried))
     if differentiable and any(one.is_complex() for one in (*carried, *entered.tensors)):
-        raise takes_functions(f"{_NAME}, of complex numbers, in grad mode and where something requires grad")
+        raise unsupported_higher_order_op(
+            f"{_NAME}, of complex numbers, in grad mode and where something requires grad"
+        )
     loop = _Loop(
         outer=weakref.ref(recorder),
         condition=first,
@@ -320,7 +326,7 @@ class _Looping(torch.autograd.Function):
                 "create_graph=True through a while_loop with a condition that depends on an argument, of "
                 "which eager's second derivatives are wrong; call the original function"
             )
-        with unwatched(), mode_stacks.dispatch_modes_off():
+        with registrations_unreported(), mode_stacks.dispatch_modes_off():
             for tensor in ctx.tensors:  # (which is noted: they are checked for writes)
                 ctx.loop._outer.read(tensor)
             return (None, *ctx.loop.record_backward(gradients, ctx.kept))

@@ -56,7 +56,7 @@ class Handler:
             return True
 
 
-def refusing_caught(call: Callable[..., Any], handlers: Iterable[Handler]) -> Callable[..., Any]:
+def with_handler_check(call: Callable[..., Any], handlers: Iterable[Handler]) -> Callable[..., Any]:
     """The same call, which refuses values for which it raises what one of the handlers catches.
 
     Raises:

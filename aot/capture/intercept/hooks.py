@@ -23,7 +23,7 @@ from aot.torch_internals import autograd_state
 Hook = Callable[..., Any]
 
 
-class Hooks:
+class HookRegistrations:
     """The hooks registered in one trace.
 
     Args:

@@ -17,19 +17,19 @@ from aot.errors import UnsupportedHook, UnsupportedOperation
 from aot.torch_internals import dynamo_api, mode_stacks
 
 
-def checking(call: Callable[..., Any], differentiated: Collection[int]) -> Callable[..., Any]:
+def with_outer_graph_check(call: Callable[..., Any], grad_targets: Collection[int]) -> Callable[..., Any]:
     """A `call` of a known kind, which takes the tensors of the call and some of its numbers, with the check
     before it."""
 
     def checked(*given: Any) -> Any:
-        check_alone([one for one in given if isinstance(one, Tensor)], differentiated)
+        check_outer_graph([one for one in given if isinstance(one, Tensor)], grad_targets)
         return call(*given)
 
     dynamo_api.skip(checked)
     return checked
 
 
-def check_alone(tensors: Sequence[Tensor], differentiated: Collection[int]) -> None:
+def check_outer_graph(tensors: Sequence[Tensor], grad_targets: Collection[int]) -> None:
     """Refuse a gradient with respect to some of the tensors of a call that would be another one in eager.
 
     Raises:
@@ -38,7 +38,7 @@ def check_alone(tensors: Sequence[Tensor], differentiated: Collection[int]) -> N
     """
     edges: dict[tuple[Node | None, int], int] = {}
     for number, tensor in enumerate(tensors):
-        if number in differentiated and tensor.requires_grad:
+        if number in grad_targets and tensor.requires_grad:
             if tensor._backward_hooks or tensor.retains_grad:
                 raise UnsupportedHook(
                     f"the function takes a gradient with respect to tensor {number}, which has hooks "

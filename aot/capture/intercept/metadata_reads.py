@@ -21,27 +21,27 @@ from torch import Tensor
 from aot.torch_internals import plain_fakes, torch_fakes
 
 
-class Looks:
+class MetadataReads:
     """Of one trace, in the thread `thread`.
 
     Attributes:
-        asked: whether the function has asked any tensor for any of it.
+        happened: whether the function has asked any tensor for any of it.
     """
 
     def __init__(self, thread: int) -> None:
         self.thread = thread
-        self.asked = False
+        self.happened = False
 
 
-_now: Looks | None = None  # one thread traces at a time
+_now: MetadataReads | None = None  # one thread traces at a time
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[Looks]:
+def recording_metadata_reads() -> Iterator[MetadataReads]:
     """Note what is asked for as long as it lasts, in this thread of any tensor, in others of those of a
     trace."""
     global _now
-    before, now = _now, Looks(threading.get_ident())
+    before, now = _now, MetadataReads(threading.get_ident())
     _now = now
     try:
         yield now
@@ -49,24 +49,24 @@ def watched() -> Iterator[Looks]:
         _now = before
 
 
-def note() -> None:
+def record_dependence() -> None:
     """An operation of the trace depends on it."""
     if _now is not None:
-        _now.asked = True
+        _now.happened = True
 
 
-def note_of(tensor: Tensor) -> None:
+def record_read(tensor: Tensor) -> None:
     """It is asked of a tensor by what calls the caller of this. (This package asks for it all the time, and
     torch asks its fake tensors.)"""
     now = _now
     if (
         now is not None
-        and not now.asked
+        and not now.happened
         and not isinstance(tensor, torch_fakes.FakeTensor)
         and (now.thread == threading.get_ident() or plain_fakes.is_fake(tensor))
         and not str(sys._getframe(2).f_globals.get("__name__")).startswith("aot.")
     ):
-        now.asked = True
+        now.happened = True
 
 
 # What asks for it, as somebody may have it under a name of his own, where it is not replaced.
@@ -78,12 +78,12 @@ NAMES = _NAMES | {"_is_alias_of", "_overlaps"}
 """What code names that asks for it in whatever way: by `super`, or of the class in C below `Tensor`."""
 
 
-def asks(value: object) -> bool:
+def reads_metadata(value: object) -> bool:
     """Whether this is a function of torch's that asks for it, or one of several things is."""
     if isinstance(value, (tuple, frozenset)):
-        return any(map(asks, value))
+        return any(map(reads_metadata, value))
     if isinstance(value, functools.partial):
-        return asks((value.func, *value.args, *value.keywords.values()))
+        return reads_metadata((value.func, *value.args, *value.keywords.values()))
     if isinstance(value, (operator.attrgetter, operator.methodcaller)):
         texts = (text for text in value.__reduce__()[1] if isinstance(text, str))
         return any(name in _NAMES for text in texts for name in text.split("."))
@@ -97,7 +97,7 @@ def method(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def ask(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        note_of(self)
+        record_read(self)
         return original(self, *args, **kwargs)
 
     return ask
@@ -115,15 +115,15 @@ def attribute(original: Any) -> property:
     """An attribute that is it."""
 
     def ask(self: Tensor) -> Any:
-        note_of(self)
+        record_read(self)
         return original.__get__(self)
 
     def change(self: Tensor, value: Any) -> None:  # to what it is, perhaps
-        note_of(self)
+        record_read(self)
         original.__set__(self, value)
 
     def delete(self: Tensor) -> None:
-        note_of(self)
+        record_read(self)
         original.__delete__(self)
 
     attribute = _Attribute(ask, change, delete)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot.capture.intercept.patches import unwatched
+from aot.capture.intercept.patches import registrations_unreported
 from aot.errors import DoubleBackwardUnsupported
 from aot.tensors.version_counters import detached_in_place_error
 from aot.torch_internals import autograd_graph, dispatcher, op_queries
@@ -185,7 +185,7 @@ def _cumulated_in_place(ordinary: Ordinary, given: Tensor, dim: int, **options: 
                     "call cumprod, or the original function"
                 )
 
-        with unwatched():
+        with registrations_unreported():
             result.grad_fn.register_prehook(check)
     return result
 
@@ -259,13 +259,13 @@ def _eigenvectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
                 independent = _close(phases, torch.zeros_like(phases))
             return of_values, _Checked.apply(of_vectors, independent, _ILL_DEFINED.format("eigen"))  # type: ignore[no-untyped-call]
 
-        with unwatched():
+        with registrations_unreported():
             vectors.grad_fn.register_prehook(check)
     return values, vectors
 
 
 def _singular_vectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
-    """The same; here ATen asks for values, which the recorder answers (`asks_about_phases`)."""
+    """The same; here ATen asks for values, which the recorder answers (`checks_eigenvector_phases`)."""
     left, values, right = ordinary(*args, **kwargs)
     if left.is_complex() and left.requires_grad:
         rank = values.shape[-1]
@@ -289,7 +289,7 @@ def _singular_vectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
                 of_right = _Checked.apply(of_right, independent, message)  # type: ignore[no-untyped-call]
             return of_left, of_values, of_right
 
-        with unwatched():
+        with registrations_unreported():
             left.grad_fn.register_prehook(check)
     return left, values, right
 
@@ -324,7 +324,7 @@ def _mean_of_losses(
     return mean
 
 
-def asks_about_phases(op: op_queries.OpOverload) -> bool:
+def checks_eigenvector_phases(op: op_queries.OpOverload) -> bool:
     """Whether it is ATen's formula for singular vectors that calls `op`, to find out whether to raise."""
     node = autograd_graph.current_node() if op is aten.allclose.default else None
     return node is not None and node.name().startswith("LinalgSvdBackward")

@@ -90,7 +90,7 @@ def _shown(original: Callable[..., str]) -> Callable[..., str]:
     return show
 
 
-def takes_functions(name: str) -> UnsupportedOperation:
+def unsupported_higher_order_op(name: str) -> UnsupportedOperation:
     """The refusal of an operator that takes functions."""
     return UnsupportedOperation(
         f"the function calls {name}, an operator that takes functions, which cannot be recorded; write what "
@@ -110,7 +110,7 @@ def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Cal
                 frame = frame.f_back
             if frame.f_code.co_name in _RECORDED:
                 return args[0]
-            raise takes_functions(f"{module(frame)}.{frame.f_code.co_name}")
+            raise unsupported_higher_order_op(f"{module(frame)}.{frame.f_code.co_name}")
         return original(*args, **options)
 
     return compile
@@ -168,7 +168,7 @@ def _traced(original: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _detach_in_place(ordinary: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-    metadata_reads.note()
+    metadata_reads.record_dependence()
     if any(tensor is view for view in getattr(_watch, "views", None) or ()):
         ordinary(tensor.view_as(tensor))  # which eager refuses, other than in inference mode
     return ordinary(tensor)
@@ -184,7 +184,7 @@ def replace(owner: Any, name: str, by: Callable[[Any], Any]) -> None:
 
 
 @contextlib.contextmanager
-def replacing() -> Iterator[None]:
+def patched() -> Iterator[None]:
     """For as long as it lasts, in every thread, the functions are replaced. (To do so once around many times
     is cheaper: Python forgets what it knows of a class that is changed, and of those below.)"""
     global _watching
@@ -222,7 +222,7 @@ _MADE: dict[tuple[Any, str, Callable[[Any], Any]], tuple[Any, Any]] = {}
 
 
 @contextlib.contextmanager
-def watched(
+def registrations_reported(
     watch: Callable[[str, Tensor, Any], Any],
     node: Callable[[dict[int, Any] | None, Any], Any],
     engine: Callable[[Sequence[Any]], None] | None = None,
@@ -239,7 +239,7 @@ def watched(
     functions are replaced while any thread traces; for other threads they do what they always do.
     """
     before = tuple(getattr(_watch, name, None) for name in ("now", "node", "engine", "views"))
-    with replacing():
+    with patched():
         _watch.now, _watch.node, _watch.engine, _watch.views = watch, node, engine, views
         try:
             yield
@@ -248,7 +248,7 @@ def watched(
 
 
 @contextlib.contextmanager
-def unwatched() -> Iterator[None]:
+def registrations_unreported() -> Iterator[None]:
     """For as long as it lasts, hooks that this thread registers are none of the function's."""
     before = getattr(_watch, "node", None)
     _watch.node = None
@@ -266,7 +266,7 @@ def hooks_on(node: Node) -> list[Any]:
         found.extend((hooks or {}).values())
         return hook
 
-    with watched(lambda name, tensor, hook: hook, look):
+    with registrations_reported(lambda name, tensor, hook: hook, look):
         for register in (node.register_hook, node.register_prehook):
             register(lambda *gradients: None).remove()
     return found

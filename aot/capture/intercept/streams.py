@@ -134,14 +134,14 @@ _HELD_HERE = 3  # by the dict, the loop's name and the call
 _now: Streams | None = None  # one thread traces at a time
 
 
-def look() -> None:
+def on_operation() -> None:
     """An operation is recorded."""
     if _now is not None and _now.here():
         _now.look()
 
 
 @contextlib.contextmanager
-def watched() -> Iterator[Streams | None]:
+def recording_streams() -> Iterator[Streams | None]:
     """Note what is done with streams as long as this lasts; None where CUDA is not in use.
 
     Raises:

@@ -24,7 +24,7 @@ _SHOWN_BY = "__repr__", "__str__", "__format__", "__getattribute__"
 
 
 @contextlib.contextmanager
-def shown_as_numbers() -> Iterator[None]:
+def symints_as_ints() -> Iterator[None]:
     """While this lasts, symbols look like numbers to the user's code in this thread.
 
     Example:

@@ -20,8 +20,8 @@ import aot.capture.intercept.constructors  # noqa: F401  (methods that are repla
 from aot import errors
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.exception_handlers import Handlers
-from aot.capture.intercept.mode_sensitive import asks_about_phases
-from aot.capture.intercept.patches import takes_functions
+from aot.capture.intercept.mode_sensitive import checks_eigenvector_phases
+from aot.capture.intercept.patches import unsupported_higher_order_op
 from aot.capture.memory.storage import Storage
 from aot.capture.memory.subclass_views import check_rebind, subclass_size_and_stride
 from aot.capture.memory.view_ops import CreationMode, ViewOp
@@ -185,7 +185,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operation on fakes and record it."""
-        streams.look()
+        streams.on_operation()
         if self.casts is not None:
             self.casts.look(func, args, kwargs)
         if not self.builder.backward:
@@ -196,7 +196,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 f"under torch.no_grad"
             )
         if isinstance(func, higher_order_ops.HigherOrderOperator):
-            raise takes_functions(str(func))
+            raise unsupported_higher_order_op(str(func))
         if mode_stacks.is_another_tracer_on():
             if self.inside and mode_stacks.is_only_fake_mode_on():  # as DTensor finds out how its results lie
                 return func(*args, **kwargs)
@@ -226,7 +226,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 f"of the function"
             )
         if operation.placed:
-            metadata_reads.note()
+            metadata_reads.record_dependence()
         if self.parts and torch.is_grad_enabled():
             self.parts.check(args, kwargs, kind is OpKind.VIEW)
         if operation.made and not self._decomposing and casts_within(func, args, kwargs):
@@ -366,7 +366,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 expected = _EXPECTED.get(node_args[0].target)
                 if expected is not None:
                     return self._assume(node_args[0], expected)
-            if asks_about_phases(func):
+            if checks_eigenvector_phases(func):
                 return True
         if torch.get_default_dtype() is not self.builder.default_dtype:
             node_kwargs = self._with_dtype(func, node_args, node_kwargs)

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node
 
 from aot import errors
-from aot.capture.intercept.hooks import Hooks
+from aot.capture.intercept.hooks import HookRegistrations
 from aot.capture.memory.metadata_log import MetadataLog
 from aot.capture.memory.storage import Storage
 from aot.capture.memory.subclass_views import SubclassViews
@@ -108,7 +108,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.known = ConstantValues(self.builder)
         self.draws = Draws()
         self.rng_states = States(self.builder) if functionalize_rng else None
-        self.hooks = Hooks(lambda: self.builder.backward)
+        self.hooks = HookRegistrations(lambda: self.builder.backward)
         self.threads = Threads(self.states, self, self.builder, self.read)
         self.results: tuple[Tensor, ...] = ()
         self.parts = Parts()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot.capture.intercept.symints import shown_as_numbers
+from aot.capture.intercept.symints import symints_as_ints
 from aot.graph.shape_inference import typed_refusals
 from aot.ops.classify import OpKind, classify
 from aot.tensors.geometry import geometry
@@ -38,7 +38,7 @@ def viewing(symbols: SymbolicSizes | None) -> Iterator[None]:
     if symbols is None:
         yield
     else:
-        with shown_as_numbers(), Viewing(symbols):
+        with symints_as_ints(), Viewing(symbols):
             yield
 
 

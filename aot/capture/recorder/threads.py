@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx
 
 from aot.capture.intercept import metadata_reads
-from aot.capture.intercept.patches import replace, replacing
+from aot.capture.intercept.patches import patched, replace
 from aot.capture.recorder.escapes import escape_error
 from aot.capture.recorder.thread_values import Answers
 from aot.errors import DataDependentValue, UnsupportedOperation
@@ -67,7 +67,7 @@ class Threads:
         self._answers = functools.cache(lambda: Answers(self._builder, self._read, given()))
         _RECORDING.append(self)
         try:
-            with replacing():
+            with patched():
                 yield
         except Exception as error:
             self._check(error)
@@ -139,14 +139,14 @@ def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def read(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if not plain_fakes.is_fake(self):
-            metadata_reads.note_of(self)
+            metadata_reads.record_read(self)
             return original(self, *args, **kwargs)
         if not plain_fakes.are_fakes_allowed():
-            metadata_reads.note_of(self)
+            metadata_reads.record_read(self)
             value = _trace_of(self).value(self, original.__name__)
             return original(value, *args, **kwargs)
         if original.__name__ in _STORAGES:
-            metadata_reads.note_of(self)
+            metadata_reads.record_read(self)
             return original(self, *args, **kwargs)
         cause: RuntimeError | None = None
         try:

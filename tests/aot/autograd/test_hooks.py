@@ -12,7 +12,7 @@ from torch import Tensor
 
 import aot
 from aot import errors
-from aot.capture.intercept.patches import replacing
+from aot.capture.intercept.patches import patched
 from tests.support.agreement import (
     assert_agrees,
     assert_same_story,
@@ -50,14 +50,14 @@ def test_several_hooks_on_an_intermediate_run_in_their_order() -> None:
 
 def test_a_method_that_is_replaced_between_two_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands in for torch's methods while a trace lasts is made once, of what it found then."""
-    with replacing():
+    with patched():
         pass
     called = []
     register = Tensor.register_hook
     monkeypatch.setattr(
         Tensor, "register_hook", lambda self, hook: called.append(hook) or register(self, hook)
     )
-    with replacing():
+    with patched():
         leaf(3).register_hook(print)
     assert called == [print]
     leaf(3).register_hook(print)
