@@ -73,7 +73,7 @@ def make_graph_inputs(recorder: Recorder, arguments: Arguments, primals: list[Pr
     tensors = arguments.tensors
     fakes, roots = make_fakes(tensors, places=recorder.symbols)
     for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
-        state = recorder.states.get(tensor_impl.storage_key(fake)) or recorder.adopt(fake)
+        state = recorder.states.get(tensor_impl.storage_key(fake)) or recorder.track_storage(fake)
         where = geometry(fake)
         if _is_part(tensor):
             recorder.parts.add(fake, tensor.is_leaf)
@@ -81,7 +81,7 @@ def make_graph_inputs(recorder: Recorder, arguments: Arguments, primals: list[Pr
             recorder.apart.append(fake)
         node = recorder.builder.placeholder(f"primals_{position + 1}", meta_of(fake), where.offset)
         primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
-        state.enter(recorder.lifetimes.note(fake), where, node)
+        state.enter(recorder.lifetimes.track(fake), where, node)
         recorder.journal.watch_data_assignment(fake)
         state.make_span_input = _stretch(recorder, position, tensor, primals)
         if fake.requires_grad != tensor.requires_grad or fake.is_leaf != tensor.is_leaf:
@@ -94,7 +94,7 @@ def make_graph_inputs(recorder: Recorder, arguments: Arguments, primals: list[Pr
     hidden: list[tuple[Tensor, int]] = []
     for name, fake in roots.items():
         if name not in argument_ids:
-            recorder.lifetimes.note(fake)
+            recorder.lifetimes.track(fake)
             hidden.append((fake, shown[name]))
     before = tuple(geometry(f) for f in fakes)
     versions = tuple(version_of(f) for f in fakes)
@@ -145,7 +145,7 @@ def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor |
     """What the function finds in ``.grad``: something, where the real leaf holds something."""
     if not tensor.is_leaf or tensor.grad is None:
         return None
-    fake.grad = recorder.lifetimes.note(fake_of(geometry(fake), fake.device, recorder.builder.symbolic))
+    fake.grad = recorder.lifetimes.track(fake_of(geometry(fake), fake.device, recorder.builder.symbolic))
     return fake.grad
 
 

@@ -22,7 +22,7 @@ from aot.capture.intercept.inner_gradients import check_outer_graph
 from aot.capture.intercept.patches import registrations_reported
 from aot.capture.memory.storage import Storage
 from aot.capture.recorder.autocast_cache import Candidate, CastCache, CastsDiffer, CastUse
-from aot.capture.recorder.escapes import Lifetimes
+from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.subclass_inputs import FakeSubclassInput
 from aot.capture.trace_result import Primal
@@ -97,7 +97,7 @@ def trace_function(
     function: Callable[..., Any],
     arguments: Arguments,
     decompositions: dict[Any, Callable[..., Any]],
-    lifetimes: Lifetimes,
+    lifetimes: EscapeCheck,
     inference: bool,
     functionalize_rng: bool,
     symbols: SymbolicSizes | None = None,
@@ -116,7 +116,7 @@ def trace_function(
         Exception: whatever the function raises, as it raises it.
     """
     recorder = Recorder(decompositions, lifetimes, inference, functionalize_rng, symbols)
-    recorder.draws.may_be_set = seeds
+    recorder.draws.allows_seeding = seeds
     primals: list[Primal] = []
     entry = make_graph_inputs(recorder, arguments, primals)
     given = entry.tensors_and_subclasses

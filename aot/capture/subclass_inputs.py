@@ -183,11 +183,11 @@ class _Bases:
                     storage, where.size, where.stride, where.offset, part.dtype, part.device
                 )
                 tensor_impl.set_lazy_bits(fake, part.is_conj(), part.is_neg())
-                self._recorder.lifetimes.note(fake)
+                self._recorder.lifetimes.track(fake)
             fakes.append(fake)
         with self._recorder, dispatcher.trace_kernels_on():
             stands: Tensor = unflatten_subclass(meta, fakes)
-        self.hidden[id(base)] = self._recorder.lifetimes.note(stands)
+        self.hidden[id(base)] = self._recorder.lifetimes.track(stands)
         return stands
 
     def part_from_views(self) -> None:
@@ -259,7 +259,7 @@ def _held_gradient(recorder: Recorder, real: Tensor, fake: Tensor) -> Tensor | N
         held = flatten_subclass(real.grad) if is_wrapper(real.grad) else None
         like = [real.grad] if held is None else held[1]
         stand_ins = [
-            recorder.lifetimes.note(fake_of(geometry(t), t.device, recorder.builder.symbolic)) for t in like
+            recorder.lifetimes.track(fake_of(geometry(t), t.device, recorder.builder.symbolic)) for t in like
         ]
         grad = stand_ins[0] if held is None else unflatten_subclass(held[0], stand_ins)
     fake.grad = grad

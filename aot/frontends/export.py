@@ -15,7 +15,7 @@ from aot.analysis.metadata import InputAliasInfo, OutputType, describe
 from aot.backends.compilers import nop
 from aot.cache.entry import Slot
 from aot.capture.cast_inputs import CastInputs
-from aot.capture.recorder.escapes import Lifetimes
+from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.run import Traced, trace_function
 from aot.frontends.function import Specialization
 from aot.frontends.module import CompiledModule
@@ -148,7 +148,7 @@ class _Export(CompiledModule):
         self,
         flat: Callable[[list[Any]], Any],
         casts: CastInputs,
-        lifetimes: Lifetimes,
+        lifetimes: EscapeCheck,
         noted: GuardTracker,
         inference: bool,
         symbols: SymbolicSizes | None,
@@ -168,7 +168,7 @@ class _Export(CompiledModule):
         finally:
             self._traced()
         noted.guards.check()
-        forward.recorder.forget()
+        forward.recorder.release_all()
         together = pytree.unflatten_function(forward.spec)
         return Specialization(graph, forward.spec, together, graph, (), "", metadata, noted.guards)
 

@@ -24,8 +24,8 @@ from aot.capture.inputs import with_fake_tensors
 from aot.capture.intercept.exception_handlers import with_handler_check
 from aot.capture.intercept.inner_gradients import with_outer_graph_check
 from aot.capture.recorder.autocast_cache import CastsDiffer
-from aot.capture.recorder.escapes import Lifetimes
-from aot.capture.recorder.threads import tracing
+from aot.capture.recorder.escapes import EscapeCheck
+from aot.capture.recorder.threads import trace_lock
 from aot.graph.symint_inputs import lift_symbols_to_inputs
 from aot.guards import function_modes
 from aot.guards.guard import Guards
@@ -146,8 +146,8 @@ class CompiledFunction:
     Attributes:
         specializations: the compiles so far, oldest first.
         seeds: whether the function may set a random generator's state
-        (`capture.recorder.random_draws.Draws.may_be_set`). asks_modes: whether the function's calls of torch
-        ask torch function modes that are on.
+        (`capture.recorder.random_draws.RngTrace.allows_seeding`). asks_modes: whether the function's calls of
+        torch ask torch function modes that are on.
     """
 
     seeds = True
@@ -304,7 +304,7 @@ class CompiledFunction:
         kwargs: dict[str, Any],
         ahead: bool = False,
     ) -> Specialization:
-        with tracing(), young_garbage_only(), mode_stacks.user_dispatch_modes_off():
+        with trace_lock(), young_garbage_only(), mode_stacks.user_dispatch_modes_off():
             found = self._known(key, arguments)  # by now, by another thread
             specialization = None if found is None else found[0]
             dynamic = self._dynamic or any(
@@ -488,7 +488,7 @@ class CompiledFunction:
             with refusing_container_changes((args, kwargs)), function_modes.modes_restored():
                 return self.__wrapped__(*args, **kwargs)
 
-        lifetimes = Lifetimes()
+        lifetimes = EscapeCheck()
         noted = GuardTracker(
             self.__wrapped__, *function_modes.modes_aside(), runs=True, in_places=self._in_places
         )
@@ -516,7 +516,7 @@ class CompiledFunction:
             noted.reachable_objects.restore_module_caches()
             if noted.changes.once:  # and so have stayed
                 noted.put_back()
-            lifetimes.reserve()
+            lifetimes.poison()
             raise
         self._attributes |= noted.attribute_names
         if ahead and noted.changes.once:
@@ -532,7 +532,7 @@ class CompiledFunction:
         self,
         flat: Callable[[list[Any]], Any],
         casts: CastInputs,
-        lifetimes: Lifetimes,
+        lifetimes: EscapeCheck,
         noted: GuardTracker,
         inference: bool,
         symbols: SymbolicSizes | None,
@@ -550,9 +550,9 @@ class CompiledFunction:
             compiled = self._compile_forward(graph.module, blueprint)
             sizes = None if symbols is None else symbols.sizes()  # the compiler may assume more
             if any(blueprint.backwards):
-                recorder.let_go()
+                recorder.release_trace()
             else:
-                recorder.forget()
+                recorder.release_all()
             scripts = (self.__wrapped__,) if recorded.scripts is None else recorded.scripts
             look = self._look(scripts, tuple(noted.roots[1:]) if scripts else ())
         finally:
@@ -572,7 +572,7 @@ class CompiledFunction:
         )
         rehearse(built, blueprint.forward, arguments, recorded.expected, inference, symbols)
         if any(blueprint.backwards):
-            lifetimes.note_references(recorded.references())
+            lifetimes.track_references(recorded.references())
         if slot is not None and packed is not None:
             slot.write(packed)
         if symbols is not None:
@@ -588,7 +588,7 @@ class CompiledFunction:
         self,
         flat: Callable[[list[Any]], Any],
         casts: CastInputs,
-        lifetimes: Lifetimes,
+        lifetimes: EscapeCheck,
         noted: GuardTracker,
         inference: bool,
         symbols: SymbolicSizes | None,
@@ -644,9 +644,9 @@ class CompiledFunction:
         levels: list[Level | None] = []
 
         def again(number: int) -> Level:
-            with tracing():
+            with trace_lock():
                 if not levels:
-                    lifetimes = Lifetimes()
+                    lifetimes = EscapeCheck()
                     noted = GuardTracker(self.__wrapped__, runs=True, in_places=self._in_places)
                     try:
                         with ambient(), autograd_state.plain_autograd():
@@ -654,14 +654,14 @@ class CompiledFunction:
                     finally:
                         self._traced()
                         noted.reachable_objects.restore_module_caches()
-                        lifetimes.reserve()
+                        lifetimes.poison()
                     if not slot.holds(recorded.blueprint):
                         raise errors.DoubleBackwardUnsupported(
                             f"{self.__name__} was compiled in another process, to other graphs than now that "
                             f"its backward has to be recorded again; clear the cache (python -m aot.cache "
                             f"clear)"
                         )
-                    recorded.forward.recorder.let_go()
+                    recorded.forward.recorder.release_trace()
                     levels.extend(recorded.levels)
                 level = levels[number]
             assert level is not None

@@ -119,7 +119,7 @@ def _fails_otherwise(
     like = fake_of(where._replace(stride=columns), histories[value].device, recorder.builder.symbolic)
     try:
         with without_autocast():
-            cut(exposed, {**histories, value: recorder.lifetimes.note(like)})[1].run()
+            cut(exposed, {**histories, value: recorder.lifetimes.track(like)})[1].run()
     except Exception:
         return True
     return False

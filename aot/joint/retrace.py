@@ -25,7 +25,7 @@ from aot.capture.autograd.engine import Engine, Level, numbers_of, run_whole
 from aot.capture.autograd.segments import Key, key_of
 from aot.capture.intercept.patches import patched
 from aot.capture.recorder.recorder import Recorder
-from aot.capture.recorder.symbolic_views import viewing
+from aot.capture.recorder.symbolic_views import symbolic_views
 from aot.errors import DoubleBackwardUnsupported, Unsupported
 from aot.graph.builder import GraphBuilder
 from aot.graph.purity import is_impure, is_random_node
@@ -130,13 +130,13 @@ def record_again(
     before = builder.graph, builder.backward
     builder.graph, builder.backward = fx.Graph(), True
     try:
-        with autograd_state.plain_autograd(), viewing(level.recorder.symbols), patched():
+        with autograd_state.plain_autograd(), symbolic_views(level.recorder.symbols), patched():
             return _record(level, given, create_graph, tracked, own, others, whole)
     finally:
         builder.graph, builder.backward = before
         # (Some nodes that have read something are the caller's, and would keep his tensors alive.)
-        level.recorder.let_go()
-        level.recorder.lifetimes.reserve()  # a traceback may hold some
+        level.recorder.release_trace()
+        level.recorder.lifetimes.poison()  # a traceback may hold some
 
 
 def _record(

@@ -23,7 +23,7 @@ import torch
 from torch import fx
 from torch.utils import flop_counter
 
-from aot.capture.recorder.functional_rng import is_pure_form
+from aot.capture.recorder.functional_rng import is_functional_op
 from aot.graph.purity import is_impure, is_random_node
 from aot.ops.classify import call_on_clones, operation_of
 from aot.partition.tensor_bytes import shown_bytes
@@ -52,7 +52,7 @@ def recomputing(node: fx.Node) -> Recomputing:
         (source,) = node.all_input_nodes
         return recomputing(source)
     op = operation_of(node)
-    if op is not None and is_pure_form(op):
+    if op is not None and is_functional_op(op):
         return Recomputing.CHEAP
     if op is None or op.namespace not in ("aten", "prims") or is_impure(node):
         return Recomputing.NEVER
@@ -75,7 +75,7 @@ def _overwrites(user: fx.Node, node: fx.Node) -> bool:
     if user.target is torch.ops.aten.copy.default:
         return user.args[0] is node and node not in user.args[1:]
     op = operation_of(user)
-    if op is None or not is_pure_form(op) or op._opname not in _DRAWN_INTO:
+    if op is None or not is_functional_op(op) or op._opname not in _DRAWN_INTO:
         return False
     return user.args[1] is node and node not in (user.args[0], *user.args[2:])
 

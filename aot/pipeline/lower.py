@@ -25,8 +25,8 @@ from aot.capture.autograd.engine import Level
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.patches import patched
 from aot.capture.recorder.autocast_cache import Candidate
-from aot.capture.recorder.escapes import Lifetimes
-from aot.capture.recorder.symbolic_views import viewing
+from aot.capture.recorder.escapes import EscapeCheck
+from aot.capture.recorder.symbolic_views import symbolic_views
 from aot.capture.run import Traced, trace_function
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.graph.purity import is_random_node
@@ -101,7 +101,7 @@ class Recorded:
 def record(
     flat: Callable[[list[Any]], Any],
     arguments: Arguments,
-    lifetimes: Lifetimes,
+    lifetimes: EscapeCheck,
     noted: GuardTracker,
     running: contextlib.AbstractContextManager[None],
     inference: bool,
@@ -127,7 +127,7 @@ def record(
     with (
         noted.running(again=symbols is not None),
         running,
-        viewing(symbols),
+        symbolic_views(symbols),
         patched(),
         metadata_reads.recording_metadata_reads() as looked,
     ):

@@ -19,7 +19,7 @@ from torch.autograd.graph import Node
 
 from aot.backends.compilers import Compiler, example_inputs
 from aot.capture.autograd.engine import Level
-from aot.capture.recorder.threads import tracing
+from aot.capture.recorder.threads import trace_lock
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
 from aot.graph.symint_inputs import lift_symbols_to_inputs
 from aot.guards.tracker import GuardTracker
@@ -96,7 +96,7 @@ class Derivative:
         key = (present, tracked, create_graph, own, kinds, ambient_state.backward_key())
         way = self._known(key)
         if way is None:
-            with tracing():
+            with trace_lock():
                 way = self._known(key)
                 if way is None:
                     noted = self._look()

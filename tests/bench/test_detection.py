@@ -271,13 +271,13 @@ def test_registered_operators_outlast_a_fault() -> None:
 
     op, fault = torch.ops.aten.rand.default, BY_NAME["a repeated draw moves the generator"]
     switches = Switches([fault])
-    form = functional_rng.pure_form(op)
+    form = functional_rng.functional_op(op)
     with torch.random.fork_rng():
         drawn_from = torch.manual_seed(0).get_state()
         before = torch.manual_seed(1).get_state()
         for on in ({fault.name}, set()):
             switches.turn(on)
-            assert functional_rng.pure_form(op) is form
+            assert functional_rng.functional_op(op) is form
             form(drawn_from, [2])
             assert torch.equal(torch.get_rng_state(), before) == (not on)
             torch.set_rng_state(before)

@@ -191,10 +191,10 @@ class Engine:
 
     def _plain_tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
         where = laid_out(like)
-        fake = self._recorder.lifetimes.note(fake_of(where, like.device, self._recorder.builder.symbolic))
+        fake = self._recorder.lifetimes.track(fake_of(where, like.device, self._recorder.builder.symbolic))
         self._tangents += 1
         node = self._recorder.builder.placeholder(f"{self._name}_{self._tangents}", meta_of(fake))
-        state = self._recorder.adopt(fake)
+        state = self._recorder.track_storage(fake)
         state.define(where, node)
         state.held = True
         # (What is guessed from a gradient that is such may have others added to it.)

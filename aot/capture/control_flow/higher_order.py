@@ -24,7 +24,7 @@ from aot.torch_internals import autograd_graph, dispatcher, mode_stacks, pytree,
 def _unknown(value: Any) -> Recorder | None:
     """What records the trace, where a condition is not known in it."""
     recorder = mode_stacks.current_dispatch_mode()
-    if isinstance(value, Tensor) and isinstance(recorder, Recorder) and not recorder.knows(value):
+    if isinstance(value, Tensor) and isinstance(recorder, Recorder) and not recorder.is_constant(value):
         return recorder
     return None
 

@@ -127,8 +127,8 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
     def carry(self, like: Tensor) -> Tensor:
         """A tensor that comes in with each turn of a loop, and looks like another one."""
         where = geometry(like)._replace(offset=0)
-        fake = self.lifetimes.note(fake_of(where, like.device, self.builder.symbolic))
-        self.adopt(fake).define(where, self.carried_as(meta_of(fake)))
+        fake = self.lifetimes.track(fake_of(where, like.device, self.builder.symbolic))
+        self.track_storage(fake).define(where, self.carried_as(meta_of(fake)))
         return fake
 
     def carried_as(self, meta: int) -> fx.Node:
@@ -179,7 +179,7 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
         known = self.journal.origins.get(id(tensor))
         return known is not None and known[0] is tensor
 
-    def _of_wrappers(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    def _dispatch_subclass(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         raise self._refused("of tensor subclasses")
 
     def _call(
@@ -356,7 +356,7 @@ def append_call(
 
 def made(recorder: Recorder, nodes: Iterable[fx.Node]) -> list[Tensor]:
     """Tensors that show some values."""
-    return [recorder._made(node, recorder.builder.metas[node]) for node in nodes]
+    return [recorder._wrap_result(node, recorder.builder.metas[node]) for node in nodes]
 
 
 def check_whole(recorder: Recorder, name: str, given: Sequence[Any]) -> None:

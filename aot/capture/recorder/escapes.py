@@ -30,19 +30,19 @@ from aot.torch_internals import plain_fakes, tensor_impl
 _YOUNG = 1  # the oldest generation that a collection of young objects looks at
 
 
-class Lifetimes:
+class EscapeCheck:
     """The tensors made in one trace, none of which it keeps alive."""
 
     def __init__(self) -> None:
         self._made: list[weakref.ref[Tensor]] = []
         self._by_trace: Counter[int] = Counter()
 
-    def note(self, fake: Tensor) -> Tensor:
+    def track(self, fake: Tensor) -> Tensor:
         """Remember a tensor that was made."""
         self._made.append(weakref.ref(fake))
         return fake
 
-    def note_references(self, tensors: Iterable[Tensor]) -> None:
+    def track_references(self, tensors: Iterable[Tensor]) -> None:
         """Expect the trace to hold these from now on: one reference to each, as often as it is given."""
         self._by_trace = Counter(map(id, tensors))
 
@@ -64,7 +64,7 @@ class Lifetimes:
         # (Of the objects that were there before a `gc.freeze` none is a referrer: where it is one of them,
         # its place tells. A generator would be a referrer.)
         held = [fake for fake in suspects if _is_held(fake, {id(suspects)})]
-        self.reserve()
+        self.poison()
         if held or path is not None:
             raise _escaped(path)
 
@@ -80,11 +80,11 @@ class Lifetimes:
         suspects = self._suspects()
         path = stored(suspects) if suspects else None
         del suspects
-        self.reserve()
+        self.poison()
         if path is not None:
             raise _escaped(path)
 
-    def reserve(self) -> None:
+    def poison(self) -> None:
         """Let nobody but traces use those that are still there."""
         for fake in self.alive():
             plain_fakes.poison(fake)

@@ -54,7 +54,7 @@ def set_state(device: torch.device, state: Tensor) -> None:
         generator.set_state(state.view(torch.uint8))
 
 
-class States:
+class RngStates:
     """The generators' states in one trace, as values of its graph.
 
     Attributes:
@@ -90,7 +90,7 @@ class States:
             return earlier or builder.call(op, args, kwargs, recipe)
         if op is call_on_clones:
             op, _, args, kwargs = args
-        op = pure_form(by_name(op) if isinstance(op, str) else op)
+        op = functional_op(by_name(op) if isinstance(op, str) else op)
         if earlier is None:
             before = self._last(device)
         else:
@@ -116,7 +116,7 @@ class States:
         return self.last[device]
 
 
-def pure_form(op: op_queries.OpOverload) -> op_queries.OpOverload:
+def functional_op(op: op_queries.OpOverload) -> op_queries.OpOverload:
     """The operation that draws as `op` does from a state that it is given.
 
     It takes the state and then the arguments of `op`, and returns what `op` returns; then, if `op` writes to
@@ -132,8 +132,8 @@ def pure_form(op: op_queries.OpOverload) -> op_queries.OpOverload:
         return known
 
 
-def is_pure_form(op: op_queries.OpOverload) -> bool:
-    """Whether an operation is one that `pure_form` returns."""
+def is_functional_op(op: op_queries.OpOverload) -> bool:
+    """Whether an operation is one that `functional_op` returns."""
     return op.namespace == NAMESPACE
 
 

@@ -24,7 +24,7 @@ from aot.torch_internals import autograd_graph, autograd_state
 _UNRECORDED = ("NO_GRAD_MODE", "INFERENCE_MODE")
 
 
-class Parts:
+class LeafViews:
     """The arguments that are parts, and the views of leaves among them that have a history."""
 
     def __init__(self) -> None:

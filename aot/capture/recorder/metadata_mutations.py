@@ -18,7 +18,7 @@ from aot.torch_internals import plain_fakes, tensor_impl
 aten = torch.ops.aten
 
 
-def repeatable(
+def replayable(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The same change of a tensor without the template of `resize_as_`, which is not at hand when the wrapper
@@ -65,7 +65,7 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
     def resize(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`resize_` changes the metadata, and the storage where that is too small."""
         fake = args[0]
-        func, args, kwargs = repeatable(func, args, kwargs)
+        func, args, kwargs = replayable(func, args, kwargs)
         self.journal.sync_data_assignment(fake)
         count = 1
         for n in args[1]:
@@ -123,6 +123,6 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
                 dtype=where.dtype,
                 device=fake.device,
             )
-            self.adopt(fake).define(where, node)
+            self.track_storage(fake).define(where, node)
         self.journal.note_change(fake, StorageRebind(self.state(fake), geometry(fake), False, mode))
         return result

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import errors
-from aot.capture.recorder.session import Trace
+from aot.capture.recorder.session import TraceSession
 from aot.graph.shape_inference import typed_refusals
 from aot.graph.value_meta import ResultMeta, lookup, result_meta_of
 from aot.ops.call_targets import is_custom
@@ -53,7 +53,7 @@ def _is_of_another_dtype(tensor: Tensor) -> bool:
     return tensor._is_view() and tensor._base is not None and tensor._base.dtype is not tensor.dtype
 
 
-class Writing(Trace):  # type: ignore[no-untyped-call]
+class Writing(TraceSession):  # type: ignore[no-untyped-call]
     """A trace that records writes."""
 
     def mutation(self, func: Any, operation: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -72,18 +72,18 @@ def _move_others_on() -> tuple[Any, ...]:
     return random_states()
 
 
-class Draws:
+class RngTrace:
     """The draws of one trace, and what the default generators' states stand for.
 
     Attributes:
-        may_be_set: whether what is traced may set a generator's state, the caller's own included. To see it,
-            a trace puts the generators in states of its own; another thread that saves and restores theirs
-            meanwhile, as Dynamo does, makes one of these last.
+        allows_seeding: whether what is traced may set a generator's state, the caller's own included. To see
+            it, a trace puts the generators in states of its own; another thread that saves and restores
+            theirs meanwhile, as Dynamo does, makes one of these last.
     """
 
     def __init__(self) -> None:
-        self.may_be_set = True
-        self._lines = [_Line(generator) for generator in rng.default_generators()]
+        self.allows_seeding = True
+        self._lines = [_GeneratorTrace(generator) for generator in rng.default_generators()]
         self._drawn: dict[fx.Node, fx.Node] = {}  # of a draw that repeats one, that one; of others themselves
 
     def record(
@@ -143,9 +143,9 @@ class Draws:
         """
         others = random_states()
         try:
-            moved = _move_others_on() if self.may_be_set else others  # so that seeding is seen as well
+            moved = _move_others_on() if self.allows_seeding else others  # so that seeding is seen as well
             for line in self._lines:
-                line.enter(self.may_be_set)
+                line.enter(self.allows_seeding)
             yield
             if random_states() != moved:
                 raise RandomStateMutation(
@@ -158,7 +158,7 @@ class Draws:
                 line.set(line.callers)
             set_random_states(others)
 
-    def _line(self, device: torch.device) -> _Line:
+    def _line(self, device: torch.device) -> _GeneratorTrace:
         """The line of the generator that draws on a device come from."""
         generator = rng.default_generator(device)
         for line in self._lines:
@@ -166,13 +166,13 @@ class Draws:
                 return line
         if generator is None:  # nothing is drawn on the device meta
             return self._lines[0]
-        line = _Line(generator)  # CUDA was not in use before
+        line = _GeneratorTrace(generator)  # CUDA was not in use before
         line.enter(False)
         self._lines.append(line)
         return line
 
 
-class _Line:
+class _GeneratorTrace:
     """The draws from one generator, in their order, and its states.
 
     A state is known by its number: state 0 is the caller's, state i + 1 is what draw i leaves.

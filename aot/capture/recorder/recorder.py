@@ -26,8 +26,8 @@ from aot.capture.memory.storage import Storage
 from aot.capture.memory.subclass_views import check_rebind, subclass_size_and_stride
 from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.capture.recorder.autocast_cache import CastCache
-from aot.capture.recorder.escapes import Lifetimes
-from aot.capture.recorder.metadata_mutations import Moving, repeatable
+from aot.capture.recorder.escapes import EscapeCheck
+from aot.capture.recorder.metadata_mutations import Moving, replayable
 from aot.capture.recorder.symbolic_views import ASKS_FOR_NUMBERS
 from aot.graph.value_meta import ResultMeta, dtypes_of, lookup, result_meta_of
 from aot.ops.call_targets import call_with_grad, is_custom
@@ -91,7 +91,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     def __init__(
         self,
         decompositions: dict[Any, Callable[..., Any]],
-        lifetimes: Lifetimes,
+        lifetimes: EscapeCheck,
         inference: bool = False,
         functionalize_rng: bool = False,
         symbols: SymbolicSizes | None = None,
@@ -103,7 +103,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         self._resolved: list[weakref.ref[Tensor]] = []
         self._decomposing = False  # below autocast, then
         self.casts: CastCache | None = None
-        self._passing: Any = None  # an operation that is left to torch the next time it comes
+        self._native_passthrough: Any = None  # an operation that is left to torch the next time it comes
         self._last_node = -1  # the sequence number of the node of the autograd graph that was made last
 
     supports_higher_order_operators = True  # they come to `dispatch` like others
@@ -118,18 +118,18 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if self._passing is func and any(map(wrapper_subclasses.is_dispatched_natively, types)):
-            self._passing = None
+        if self._native_passthrough is func and any(map(wrapper_subclasses.is_dispatched_natively, types)):
+            self._native_passthrough = None
             return NotImplemented
         if self.symbols is not None and func in ASKS_FOR_NUMBERS:
             return ASKS_FOR_NUMBERS[func](args[0])
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            return self._of_wrappers(func, types, args, kwargs or {})
+            return self._dispatch_subclass(func, types, args, kwargs or {})
         if mode_stacks.is_function_mode_on():
             return mode_stacks.shield_from_function_modes(self.dispatch)(func, args, kwargs or {})
         return self.dispatch(func, args, kwargs or {})
 
-    def _of_wrappers(
+    def _dispatch_subclass(
         self, func: Any, types: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """An operation on wrapper subclasses: what their own code makes of it, with what they are made of, is
@@ -154,7 +154,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             with self:
                 for kind in types:
                     if wrapper_subclasses.is_dispatched_natively(kind):
-                        self._passing = func
+                        self._native_passthrough = func
                         result = func(*args, **kwargs)
                     else:
                         result = kind.__torch_dispatch__(func, types, args, kwargs)
@@ -163,7 +163,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                         if rebinds:
                             self.wrapper_views.note_rebind(args[0], self.inside > 1)
                         elif changes and subclass_size_and_stride(args) != before:
-                            self.wrapper_views.note_change(*repeatable(func, args, kwargs), self.inside > 1)
+                            self.wrapper_views.note_change(*replayable(func, args, kwargs), self.inside > 1)
                         if self.inside == 1:
                             self._join_wrappers(func, args)
                             self.wrapper_views.count(func, args, kwargs)
@@ -171,7 +171,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                         return result
         finally:
             self.inside -= 1
-            self._passing = None
+            self._native_passthrough = None
         names = ", ".join(kind.__name__ for kind in types)
         raise TypeError(f"Multiple dispatch failed for '{func}': {names} returned NotImplemented")
 
@@ -244,7 +244,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     self._resolved.append(weakref.ref(result))
             past = self._inference_tensors and bypasses_autograd(args, kwargs)
             if past and not is_random_call(func, operation, args, kwargs):
-                return self._as_noticed(result, ends_in_views(func, args, kwargs))
+                return self._as_views(result, ends_in_views(func, args, kwargs))
             return result
         if kind is OpKind.VIEW:
             if self.apart and torch.is_inference_mode_enabled():
@@ -322,7 +322,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             f"(register_autograd), or call it under torch.no_grad"
         )
 
-    def knows(self, fake: Tensor) -> bool:
+    def is_constant(self, fake: Tensor) -> bool:
         """Whether the values of a tensor follow from literals alone."""
         return self.known.values(self.read(fake)) is not None
 
@@ -336,7 +336,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         finally:
             self._decomposing, self._counts = before
 
-    def _as_noticed(self, result: Any, views: tuple[bool, ...]) -> Any:
+    def _as_views(self, result: Any, views: tuple[bool, ...]) -> Any:
         """The results of a pure operation, each as a view of a hidden tensor where it is one."""
         if not any(views):
             return result
@@ -380,7 +380,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return self.view(func, args, kwargs)
         node = self._call(func, node_args, node_kwargs, recipe, drawing)
         if not recipe.many and any(isinstance(a, Tensor) and (a.is_conj() or a.is_neg()) for a in args):
-            return self._perhaps_lazy(func, args, kwargs, node)
+            return self._with_lazy_result(func, args, kwargs, node)
         return self._results(node, recipe)
 
     def _with_dtype(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -425,7 +425,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         self.dispatch(aten.copy_.default, (self.view(aten.as_strided.default, place, {}), value), {})
         return result
 
-    def _perhaps_lazy(
+    def _with_lazy_result(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: fx.Node
     ) -> Tensor:
         """The one result of an operation on lazy tensors, which may be lazy itself: a product of conjugates
@@ -434,19 +434,19 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             blanks = [zeros_like_fake(a) if isinstance(a, Tensor) else a for a in args]
             shown = func(*blanks, **kwargs)
         if not (shown.is_conj() or shown.is_neg()):
-            return self._fresh(node, self.builder.metas[node])
+            return self._new_fake(node, self.builder.metas[node])
         if shown.is_conj():
             node = self.builder.emit(aten._conj_physical.default, node)
         if shown.is_neg():
             node = self.builder.emit(aten.neg.default, node)
-        fake = self._fresh(node, self.builder.metas[node])
+        fake = self._new_fake(node, self.builder.metas[node])
         tensor_impl.set_lazy_bits(fake, shown.is_conj(), shown.is_neg())
         return fake
 
     def _results(self, node: fx.Node, recipe: ResultMeta) -> Any:
         if recipe.many and not recipe.metas:
             return None
-        return self._made(node, recipe.metas if recipe.many else recipe.metas[0])
+        return self._wrap_result(node, recipe.metas if recipe.many else recipe.metas[0])
 
     def _evaluated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Any) -> Any:
         """A question for a value, or a shape that depends on one, where all values are known."""
@@ -485,7 +485,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         return result
 
     def _note_view(self, state: Storage, parent: Tensor, where: Geometry, view: Tensor, step: ViewOp) -> None:
-        self.journal.note_origin(self.lifetimes.note(view), parent, step)
+        self.journal.note_origin(self.lifetimes.track(view), parent, step)
         # An explicit offset is relative to the storage, not to the parent's current value, so the step
         # cannot be replayed on the latter; reading falls back to a relative as_strided. And values of the
         # graph are never lazy.
@@ -499,7 +499,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             if tensor_impl.storage_key(value) in self.states:
                 return self.view(func, args, kwargs)
             node = self.builder.emit(aten.clone.default, self.literal(value))
-            return self._fresh(node, self.builder.metas[node])
+            return self._new_fake(node, self.builder.metas[node])
         if func in READS_GRAD_MODE:
             op_args = self._nodes(args)
             if torch.is_grad_enabled():

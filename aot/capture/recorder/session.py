@@ -20,12 +20,12 @@ from aot.capture.intercept.hooks import HookRegistrations
 from aot.capture.memory.metadata_log import MetadataLog
 from aot.capture.memory.storage import Storage
 from aot.capture.memory.subclass_views import SubclassViews
-from aot.capture.recorder.escapes import Lifetimes
-from aot.capture.recorder.functional_rng import States
-from aot.capture.recorder.leaf_views import Parts
-from aot.capture.recorder.random_draws import Draws
-from aot.capture.recorder.symbolic_views import Viewing
-from aot.capture.recorder.threads import Threads
+from aot.capture.recorder.escapes import EscapeCheck
+from aot.capture.recorder.functional_rng import RngStates
+from aot.capture.recorder.leaf_views import LeafViews
+from aot.capture.recorder.random_draws import RngTrace
+from aot.capture.recorder.symbolic_views import SymbolicViewMode
+from aot.capture.recorder.threads import OtherThreads
 from aot.graph.builder import GraphBuilder
 from aot.graph.constant_values import ConstantValues
 from aot.graph.layout import with_rng_layout
@@ -44,7 +44,7 @@ from aot.torch_internals import (
 )
 
 
-class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A graph under construction, and the storages whose values its nodes are.
 
     Attributes:
@@ -81,7 +81,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(
         self,
-        lifetimes: Lifetimes,
+        lifetimes: EscapeCheck,
         inference: bool = False,
         functionalize_rng: bool = False,
         symbols: SymbolicSizes | None = None,
@@ -89,7 +89,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.symbols = symbols
-        self._viewing: list[Viewing] = []
+        self._viewing: list[SymbolicViewMode] = []
         self.lifetimes = lifetimes
         self.inference = inference
         self._inference_tensors = inference
@@ -106,22 +106,22 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.unpacked: set[Node] = set()
         self.acts: list[tuple[fx.Node, Node | None]] = []
         self.known = ConstantValues(self.builder)
-        self.draws = Draws()
-        self.rng_states = States(self.builder) if functionalize_rng else None
+        self.draws = RngTrace()
+        self.rng_states = RngStates(self.builder) if functionalize_rng else None
         self.hooks = HookRegistrations(lambda: self.builder.backward)
-        self.threads = Threads(self.states, self, self.builder, self.read)
+        self.threads = OtherThreads(self.states, self, self.builder, self.read)
         self.results: tuple[Tensor, ...] = ()
-        self.parts = Parts()
+        self.parts = LeafViews()
         self.apart: list[Tensor] = []
         self.wrapper_views = SubclassViews()
         self.inside = 0
         self._counts = True  # whether autograd counts writes; not those that a batch norm is decomposed into
         self.inside_reads: list[tuple[int, Node]] = []
-        self.branches: list[Trace] = []
+        self.branches: list[TraceSession] = []
 
     def __enter__(self) -> Any:
         if self.symbols is not None:
-            self._viewing.append(Viewing(self.symbols))
+            self._viewing.append(SymbolicViewMode(self.symbols))
             self._viewing[-1].__enter__()  # type: ignore[no-untyped-call]
         return super().__enter__()  # type: ignore[no-untyped-call]
 
@@ -130,9 +130,9 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.symbols is not None:
             self._viewing.pop().__exit__(*raised)  # type: ignore[no-untyped-call]
 
-    def forget(self) -> None:
+    def release_all(self) -> None:
         """Let go of every tensor, when the trace is over: the recorder itself is part of reference cycles."""
-        self.let_go()
+        self.release_trace()
         self.states.clear()
         self.results = ()
         self.parts.clear()
@@ -140,16 +140,16 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.wrapper_views.clear()
         self.renewed.clear()
         for branch in self.branches:
-            branch.forget()
+            branch.release_all()
         self.branches.clear()
 
     def references(self) -> Iterator[Tensor]:
         """The tensors that a trace which lives on holds: each as often as there is a reference to it.
 
-        What is left out costs a search, in `Lifetimes.check_stored`; what is too much would hide an escape.
+        What is left out costs a search, in `EscapeCheck.check_stored`; what is too much would hide an escape.
         """
         yield from self.parts.references()
-        traces: list[Trace] = [self]
+        traces: list[TraceSession] = [self]
         holders: dict[int, Sequence[Tensor]] = {}  # by identity: a state may stand under several keys
         for trace in traces:
             traces += trace.branches
@@ -160,7 +160,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         for node in _function_nodes(self.results):
             yield from (value for value in vars(node).values() if isinstance(value, Tensor))
 
-    def let_go(self) -> None:
+    def release_trace(self) -> None:
         """Let go of what the function, or a backward, has let go of, as eager does.
 
         What an operation in place on a view saves of its result leads, in a further derivative, to what the
@@ -174,7 +174,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         for state in self.states.values():
             state.let_go()
         for branch in self.branches:
-            branch.let_go()
+            branch.release_trace()
 
     def state(self, fake: Tensor) -> Storage:
         """The storage of a fake tensor; one that no recorded operation made is refused."""
@@ -188,7 +188,7 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         return state
 
-    def adopt(self, fake: Tensor) -> Storage:
+    def track_storage(self, fake: Tensor) -> Storage:
         """Start to follow the storage of `fake`."""
         storage = fake.untyped_storage()
         state = Storage(self.builder, storage, fake.is_inference())
@@ -211,31 +211,31 @@ class Trace(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The node for a tensor that is written out in the function."""
         return self.builder.constant(value)
 
-    def _fresh(self, node: fx.Node, meta: Any) -> Tensor:
+    def _new_fake(self, node: fx.Node, meta: Any) -> Tensor:
         size, stride, dtype, device = lookup(meta)
         where = Geometry(size, stride, 0, dtype)
         if node.target is torch.ops.aten._efficientzerotensor.default and not has_symbols(size):
             fake = tensor_impl.make_zero_tensor(size, dtype, device)
         else:
             fake = fake_of(where, device, self.builder.symbolic)
-        state = self.adopt(fake)
+        state = self.track_storage(fake)
         state.define(where, node)
         made = node.args[0] if node.target is operator.getitem else node
         state.has_room = isinstance(made, fx.Node) and made.target in LEAVE_ROOM
-        return self.lifetimes.note(fake)
+        return self.lifetimes.track(fake)
 
-    def _made(self, node: fx.Node, meta: Any) -> Any:
+    def _wrap_result(self, node: fx.Node, meta: Any) -> Any:
         """What the function gets for a node: a tensor, None, a number, or a list of such."""
         if isinstance(meta, tuple):
             return [self._result(node, i, m) for i, m in enumerate(meta)]
         if isinstance(meta, Number):
             return meta.value
-        return None if meta is None else self._fresh(node, meta)
+        return None if meta is None else self._new_fake(node, meta)
 
     def _result(self, node: fx.Node, index: int, meta: Any) -> Any:
         """The same for one of its results."""
         tensors = isinstance(meta, (int, tuple))
-        return self._made(self.builder.item(node, index) if tensors else node, meta)
+        return self._wrap_result(self.builder.item(node, index) if tensors else node, meta)
 
     def _nodes(self, values: tuple[Any, ...], to_draw: bool = False) -> tuple[Any, ...]:
         return tuple([self._nodes_in(v, to_draw) for v in values])

@@ -33,16 +33,16 @@ ASKS_FOR_NUMBERS = {
 
 
 @contextlib.contextmanager
-def viewing(symbols: SymbolicSizes | None) -> Iterator[None]:
+def symbolic_views(symbols: SymbolicSizes | None) -> Iterator[None]:
     """What a trace, and what looks at its tensors, runs in."""
     if symbols is None:
         yield
     else:
-        with symints_as_ints(), Viewing(symbols):
+        with symints_as_ints(), SymbolicViewMode(symbols):
             yield
 
 
-class Viewing(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
+class SymbolicViewMode(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While this is on, memoryless tensors may have symbols for sizes."""
 
     def __init__(self, symbols: SymbolicSizes) -> None:

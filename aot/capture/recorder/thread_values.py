@@ -21,7 +21,7 @@ from aot.tensors.version_counters import version_of
 from aot.torch_internals import plain_fakes, pytree, rng
 
 
-class Answers:
+class ConcreteValues:
     """The values of one trace.
 
     Args:

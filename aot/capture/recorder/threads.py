@@ -23,15 +23,15 @@ from torch import Tensor, fx
 from aot.capture.intercept import metadata_reads
 from aot.capture.intercept.patches import patched, replace
 from aot.capture.recorder.escapes import escape_error
-from aot.capture.recorder.thread_values import Answers
+from aot.capture.recorder.thread_values import ConcreteValues
 from aot.errors import DataDependentValue, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
 from aot.torch_internals import dispatcher, higher_order_ops, mode_stacks, plain_fakes, pytree, tensor_impl
 
-_RECORDING: list[Threads] = []
+_RECORDING: list[OtherThreads] = []
 
 
-class Threads:
+class OtherThreads:
     """What happens in other threads during one trace.
 
     Args:
@@ -50,7 +50,7 @@ class Threads:
     ) -> None:
         self.storages = storages
         self._recording = recording
-        self._answers: Callable[[], Answers]
+        self._answers: Callable[[], ConcreteValues]
         self._builder = builder
         self._read = read
         self._read_from: list[Tensor] = []
@@ -64,7 +64,7 @@ class Threads:
         Raises:
             UnsupportedOperation: one has.
         """
-        self._answers = functools.cache(lambda: Answers(self._builder, self._read, given()))
+        self._answers = functools.cache(lambda: ConcreteValues(self._builder, self._read, given()))
         _RECORDING.append(self)
         try:
             with patched():
@@ -116,7 +116,7 @@ class Threads:
         )
 
 
-def _trace_of(*tensors: Tensor) -> Threads:
+def _trace_of(*tensors: Tensor) -> OtherThreads:
     keys = {tensor_impl.storage_key(tensor) for tensor in tensors}
     for trace in tuple(_RECORDING):
         if not keys.isdisjoint(trace.storages):
@@ -199,7 +199,7 @@ _PATIENCE = 0.5, 60  # seconds between looks at that thread, and at how many of 
 
 
 @contextlib.contextmanager
-def tracing() -> Iterator[None]:
+def trace_lock() -> Iterator[None]:
     """Trace, when no other thread does.
 
     Raises:

@@ -14,7 +14,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 import aot
-from aot.capture.recorder.functional_rng import pure_form
+from aot.capture.recorder.functional_rng import functional_op
 from aot.partition.joint_graph import extract_both, take_apart
 from aot.partition.tensor_bytes import spanned_bytes
 from tests.support.agreement import (
@@ -337,7 +337,7 @@ def test_a_pure_form_draws_as_the_operation_does(draw: str) -> None:
     torch.manual_seed(3)
     torch.randn(1)  # which leaves a second number for the next one
     state = torch.get_rng_state()
-    form = pure_form(op)
+    form = functional_op(op)
     results = form(state, *args, **kwargs)
     assert torch.equal(torch.get_rng_state(), state)
     again = form(state, *args, **kwargs)
@@ -352,7 +352,7 @@ def test_a_pure_form_draws_as_the_operation_does(draw: str) -> None:
 @pytest.mark.parametrize("draw", DRAWS)
 def test_a_pure_form_is_an_operation_as_torch_wants_it(draw: str) -> None:
     op, args, kwargs = DRAWS[draw]
-    form = pure_form(op)
+    form = functional_op(op)
     assert not form._schema.is_mutable
     named = {argument.name for argument in form._schema.arguments}
     # (torch's test of schemas cannot call an operation with an argument of that name, ATen's own included.)
