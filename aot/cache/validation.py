@@ -28,7 +28,7 @@ from aot.analysis.effect_summary import (
 )
 from aot.cache import operator_table as table
 from aot.cache.codec import Corrupt
-from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
+from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, OutputEdge, WrittenEdge
 from aot.joint.joint import Entrance, Gradient, Kept, Segment
 from aot.pipeline.artifact import Blueprint
 from aot.runtime.plan import Input, Plan
@@ -60,7 +60,7 @@ _NUMBERS: Mapping[type, Mapping[str, str]] = {
     ArgumentEdge: {"tensor": "tensor"},
     WrittenEdge: {"tensor": "tensor"},
     OutputEdge: {"output": "output"},
-    EntranceEdge: {"segment": "segment"},
+    CotangentEdge: {"segment": "segment"},
     Kept: {"tensor": "tensor", "root": "root"},
     Watch: {"tensor": "tensor", "root": "root"},
     Saved: {"index": "saved", "tensor": "tensor", "primal": "input", "values": "value"},
@@ -198,9 +198,9 @@ def _check_segment(segment: Segment, own: tuple[Own, ...], saved: int, plan: Pla
     ):
         raise Corrupt("no segment")
     for target in (*map(_target, segment.gradients), *segment.further):
-        if isinstance(target, EntranceEdge):
+        if isinstance(target, CotangentEdge):
             there = plan.parts[target.segment].segment.entrances
-            if target.entrance >= len(there):
+            if target.cotangent_input >= len(there):
                 raise Corrupt("no entrance")
 
 

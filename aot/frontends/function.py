@@ -18,7 +18,7 @@ from aot.analysis.metadata import ViewAndMutationMeta
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, materialize_fake_values
 from aot.cache.entry import Slot
-from aot.capture.autograd.engine import Level
+from aot.capture.autograd.engine import RetracePoint
 from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
 from aot.capture.inputs import with_fake_tensors
 from aot.capture.intercept.exception_handlers import with_handler_check
@@ -621,7 +621,7 @@ class CompiledFunction:
         graphs = blueprint.backwards
         graph_names.assign_compile_id(blueprint.forward, *graphs)
         compiled = self._compile_forward(blueprint.forward, blueprint)
-        levels: list[Callable[[], Level] | None] = [None] * len(graphs)
+        levels: list[Callable[[], RetracePoint] | None] = [None] * len(graphs)
         if any(blueprint.again):
             again = self._again(flat, replace(casts, arguments=with_fake_tensors(casts.arguments)), slot)
             levels = [
@@ -633,7 +633,7 @@ class CompiledFunction:
 
     def _again(
         self, flat: Callable[[list[Any]], Any], casts: CastInputs, slot: Slot
-    ) -> Callable[[int], Level]:
+    ) -> Callable[[int], RetracePoint]:
         """What records, when it is first asked, the trace that a call like this one has left when it was
         compiled: for backwards that are recorded again, from the level of that number.
 
@@ -641,9 +641,9 @@ class CompiledFunction:
             DoubleBackwardUnsupported: the function does not do any more what it did.
         """
         ambient = ambient_state.snapshot()
-        levels: list[Level | None] = []
+        levels: list[RetracePoint | None] = []
 
-        def again(number: int) -> Level:
+        def again(number: int) -> RetracePoint:
             with trace_lock():
                 if not levels:
                     lifetimes = EscapeCheck()
@@ -771,7 +771,7 @@ def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> s
     return "\n".join([specialization.why, *changed, *lines, *sizes])
 
 
-def _same(level: Level) -> Level:
+def _same(level: RetracePoint) -> RetracePoint:
     return level
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node
 
-from aot.capture.autograd.engine import Engine, laid_out, without_autocast
-from aot.capture.autograd.segments import Exposed, Graph
+from aot.capture.autograd.engine import BackwardRecorder, guess_tangent_layout, without_autocast
+from aot.capture.autograd.segments import SegmentedGraph, UserTensor
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
 from aot.errors import UnsupportedOperation
@@ -25,7 +25,7 @@ from aot.torch_internals import autograd_graph
 
 # A way to make the autograd graph of some of what the caller can differentiate, and what runs it, with
 # tensors that look like the values' gradients.
-Cut = Callable[[list[Exposed], Mapping[int, Tensor]], tuple[Graph, Engine]]
+Cut = Callable[[list[UserTensor], Mapping[int, Tensor]], tuple[SegmentedGraph, BackwardRecorder]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Failure:
 
 
 def find_failing(
-    recorder: Recorder, exposed: Sequence[Exposed], histories: Mapping[int, Tensor], cut: Cut
+    recorder: Recorder, exposed: Sequence[UserTensor], histories: Mapping[int, Tensor], cut: Cut
 ) -> dict[int, Failure]:
     """The values whose backward raises, each on its own: what does not need what was modified in place is
     fine.
@@ -65,7 +65,7 @@ def find_failing(
                 with without_autocast():
                     engine.run()
             except Exception as error:
-                where = None if is_wrapper(history) else laid_out(history)
+                where = None if is_wrapper(history) else guess_tangent_layout(history)
                 acts = list(recorder.acts)
                 if where is not None and _fails_otherwise(recorder, value, where, only, histories, cut):
                     where = None
@@ -77,7 +77,7 @@ def find_failing(
     return failing
 
 
-def last_to_run(graph: Graph, engine: Engine) -> int:
+def last_to_run(graph: SegmentedGraph, engine: BackwardRecorder) -> int:
     """Which node of a backward that raises does so, by its number; 0 for none."""
     with noting_last(graph) as ran, contextlib.suppress(Exception), without_autocast():
         engine.run()
@@ -85,7 +85,7 @@ def last_to_run(graph: Graph, engine: Engine) -> int:
 
 
 @contextlib.contextmanager
-def noting_last(graph: Graph) -> Iterator[Callable[[], int]]:
+def noting_last(graph: SegmentedGraph) -> Iterator[Callable[[], int]]:
     """While this lasts: which node has begun to run last, by its number; 0 for none."""
     last = 0
 
@@ -107,7 +107,7 @@ def _fails_otherwise(
     recorder: Recorder,
     value: int,
     where: Geometry,
-    exposed: list[Exposed],
+    exposed: list[UserTensor],
     histories: Mapping[int, Tensor],
     cut: Cut,
 ) -> bool:

@@ -1,7 +1,7 @@
 """Where the backward of a trace begins and ends: the edges of its autograd graph that the caller knows.
 
-In: a `Traced` and its `Effects`. Out: `Exposed` tensors, and the edges where the arguments entered; and the
-refusal of what goes wrong at these edges: hooks on what is the caller's, histories that autograd forgets.
+In: a `Traced` and its `Effects`. Out: `UserTensor` tensors, and the edges where the arguments entered; and
+the refusal of what goes wrong at these edges: hooks on what is the caller's, histories that autograd forgets.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from aot.analysis.context import is_current, root_of
 from aot.analysis.effect_summary import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, WrapperRoot
-from aot.capture.autograd.edge_targets import ArgumentEdge, Native, OutputEdge, Target, WrittenEdge
-from aot.capture.autograd.segments import Exposed, Graph, Key, key_of
+from aot.capture.autograd.edge_targets import ArgumentEdge, OutputEdge, RebuiltEdge, Target, WrittenEdge
+from aot.capture.autograd.segments import Key, SegmentedGraph, UserTensor, key_of
 from aot.capture.run import Traced
 from aot.errors import AutogradStateMutation
 from aot.tensors.version_counters import version_of
@@ -26,26 +26,26 @@ def exposed_of(
     effects: Effects,
     histories: Mapping[int, Tensor],
     ends: Mapping[Key, ArgumentEdge],
-) -> list[Exposed]:
+) -> list[UserTensor]:
     """Every tensor with a history that the caller has after the call, each edge of the trace once."""
     fakes = forward.entry.tensors_and_subclasses
     written: dict[int, list[int]] = {}  # the values that go into tensors of one root
     for write in effects.writes:
         if write.tracked:
             written.setdefault(id(root_of(fakes[write.tensor])), []).append(write.value)
-    known: dict[Key, Exposed] = {}
+    known: dict[Key, UserTensor] = {}
 
-    def add(tensor: Tensor, native: Native | None, value: int | None, to: list[int]) -> None:
+    def add(tensor: Tensor, native: RebuiltEdge | None, value: int | None, to: list[int]) -> None:
         if not tensor.requires_grad or not is_current(tensor) or tensor.grad_fn is None:
             return
         edge = get_gradient_edge(tensor)
         before = known.get(key_of(edge))
         if before is not None:
-            native, value = before.native or native, before.value if value is None else value
+            native, value = before.rebuilt or native, before.value if value is None else value
             to = list(before.leads_to) or to
         elif value is None and key_of(edge) in ends:
             return
-        known[key_of(edge)] = Exposed(edge, native, value, tuple(to))
+        known[key_of(edge)] = UserTensor(edge, native, value, tuple(to))
 
     for value, history in histories.items():
         add(history, None, value, [])
@@ -90,7 +90,7 @@ def ends_of(forward: Traced, effects: Effects) -> dict[Key, ArgumentEdge]:
     return ends
 
 
-def check_hooks(forward: Traced, exposed: list[Exposed], ends: Mapping[Key, ArgumentEdge]) -> None:
+def check_hooks(forward: Traced, exposed: list[UserTensor], ends: Mapping[Key, ArgumentEdge]) -> None:
     """Refuse hooks that the function has registered where the compiled backward does not run them.
 
     Raises:
@@ -128,11 +128,11 @@ def check_remembered(forward: Traced, targets: Iterable[Target]) -> None:
                 )
 
 
-def _made_by_callers(exposed: list[Exposed], ends: Mapping[Key, ArgumentEdge]) -> set[Key]:
+def _made_by_callers(exposed: list[UserTensor], ends: Mapping[Key, ArgumentEdge]) -> set[Key]:
     """The edges of native histories, down to the segments and arguments that they are made from."""
-    inside = Graph(exposed, ends).segment_of
+    inside = SegmentedGraph(exposed, ends).segment_of
     # (A write to a view is a part of both.)
-    found = {key_of(one.edge) for one in exposed if one.native is not None and one.value is None}
+    found = {key_of(one.edge) for one in exposed if one.rebuilt is not None and one.value is None}
     stack = list(found)
     while stack:
         below = ((node, number) for node, number in stack.pop()[0].next_functions if node is not None)

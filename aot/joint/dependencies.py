@@ -12,17 +12,21 @@ import torch
 from torch import fx
 from torch.autograd.graph import Node
 
-from aot.capture.autograd.engine import Recorded
-from aot.capture.autograd.segments import Graph, NodeSet
+from aot.capture.autograd.engine import RecordedSegment
+from aot.capture.autograd.segments import NodeGroup, SegmentedGraph
 from aot.ops.classify import is_sum
 from aot.tensors.subclasses import inner_tensors, is_nested, is_wrapper
 from aot.tensors.views import alias_root
 from aot.torch_internals import autograd_graph
 
 
-def tangents_behind(graph: fx.Graph, segments: Iterable[Recorded]) -> dict[fx.Node, frozenset[fx.Node]]:
+def tangents_behind(
+    graph: fx.Graph, segments: Iterable[RecordedSegment]
+) -> dict[fx.Node, frozenset[fx.Node]]:
     """For what comes to custom functions and to writes to views, the tangents that it is computed from."""
-    coming = (nodes for one in segments for nodes in (*one.given.values(), *one.written.values()))
+    coming = (
+        nodes for one in segments for nodes in (*one.custom_function_grads.values(), *one.written.values())
+    )
     asked = {node for nodes in coming for node in nodes}
     if not asked:
         return {}
@@ -37,7 +41,7 @@ def tangents_behind(graph: fx.Graph, segments: Iterable[Recorded]) -> dict[fx.No
     return {node: frozenset(t for t in tangents if masks[node] & bits[t]) for node in asked}
 
 
-def viewed(recorded: Recorded, results: Sequence[fx.Node]) -> set[Hashable]:
+def viewed(recorded: RecordedSegment, results: Sequence[fx.Node]) -> set[Hashable]:
     """Which of the gradients, whose nodes are `results`, are views that show all of what their nodes are."""
     nodes = iter(results)
     known = {node: t.fake for t in recorded.tangents.values() if not is_wrapper(t.fake) for node in t.nodes}
@@ -51,7 +55,7 @@ def viewed(recorded: Recorded, results: Sequence[fx.Node]) -> set[Hashable]:
 
 
 def with_constants(
-    graph: fx.Graph, segments: Sequence[Recorded], results: Sequence[Sequence[fx.Node]]
+    graph: fx.Graph, segments: Sequence[RecordedSegment], results: Sequence[Sequence[fx.Node]]
 ) -> set[int]:
     """Which segments with several tangents have a gradient that is computed from none of them, or is a sum
     with such a term: the formula of a tensor without elements makes zeros, and so does that of `sgn`, which
@@ -71,7 +75,10 @@ def with_constants(
 
 
 def needed(
-    graph: Graph, nodes: NodeSet, recorded: Recorded, behind: Mapping[fx.Node, Collection[fx.Node]]
+    graph: SegmentedGraph,
+    nodes: NodeGroup,
+    recorded: RecordedSegment,
+    behind: Mapping[fx.Node, Collection[fx.Node]],
 ) -> tuple[bool, tuple[int, ...]]:
     """A segment's `whole` and `needed`.
 
@@ -80,20 +87,22 @@ def needed(
     """
     tangents = [tangent for _, tangent in sorted(recorded.tangents.items())]
     nested = any(is_wrapper(one.fake) and is_nested(one.fake) for one in tangents)
-    whole = bool(recorded.given) and not nested  # (which is not recorded again)
+    whole = bool(recorded.custom_function_grads) and not nested  # (which is not recorded again)
     wrapped = any(is_wrapper(one.fake) for one in tangents)
     if _joins(graph, nodes) or (wrapped and not nested and len(tangents) > 1):
         return whole, (0,)
     if not whole:
         return False, ()
-    return True, tuple(sorted({recorded.behind(given, behind) for given in recorded.given.values()}))
+    return True, tuple(
+        sorted({recorded.behind(given, behind) for given in recorded.custom_function_grads.values()})
+    )
 
 
-def _joins(graph: Graph, nodes: NodeSet) -> bool:
+def _joins(graph: SegmentedGraph, nodes: NodeGroup) -> bool:
     """Whether gradients come to several results of one custom function."""
     within = (edge for node in nodes.nodes for _, edge in graph.below(node))
     known: dict[Node, int] = {}
-    for node, number in (*nodes.entrances, *within):
+    for node, number in (*nodes.cotangent_inputs, *within):
         if known.setdefault(node, number) != number and autograd_graph.is_function_node(node):
             return True
     return False

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import fx
 
-from aot.capture.autograd.edge_targets import Native, Target
-from aot.capture.autograd.engine import Level
+from aot.capture.autograd.edge_targets import RebuiltEdge, Target
+from aot.capture.autograd.engine import RetracePoint
 from aot.capture.trace_result import Primal
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import GradientLayout
@@ -92,7 +92,7 @@ class Segment:
     failing: tuple[int, ...] | None = None
     kept: tuple[Kept, ...] = ()
     further: tuple[Target, ...] = ()
-    native: tuple[Native, ...] = ()
+    native: tuple[RebuiltEdge, ...] = ()
     frees: bool = False
     stays: bool = False
     whole: bool = False
@@ -140,7 +140,7 @@ class Joint:
     primals: tuple[Primal, ...]
     generators: tuple[torch.device, ...]
     segments: tuple[Segment, ...]
-    levels: tuple[Level | None, ...]
+    levels: tuple[RetracePoint | None, ...]
     resident: dict[str, tuple[int, Geometry]]
     scripts: tuple[Any, ...] | None
 

@@ -6,8 +6,8 @@ caller asks for it. With ``create_graph=True`` the gradients get a history in th
 from the tangents, and from what the formulas read of the forward. So whatever the function's graph says
 (custom functions, detached parts, hooks) holds for higher derivatives as well.
 
-In: a `Level`, a piece of that graph. Out: a `Step`, a graph of values that the forward has saved, and what is
-needed to go on to the next level.
+In: a `RetracePoint`, a piece of that graph. Out: a `Step`, a graph of values that the forward has saved, and
+what is needed to go on to the next level.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
-from aot.capture.autograd.engine import Engine, Level, numbers_of, run_whole
+from aot.capture.autograd.engine import BackwardRecorder, RetracePoint, numbers_of, record_unsegmented
 from aot.capture.autograd.segments import Key, key_of
 from aot.capture.intercept.patches import patched
 from aot.capture.recorder.recorder import Recorder
@@ -89,7 +89,7 @@ class Step:
 
 
 def record_again(
-    level: Level,
+    level: RetracePoint,
     given: Collection[int],
     create_graph: bool,
     tracked: Collection[int],
@@ -140,7 +140,7 @@ def record_again(
 
 
 def _record(
-    level: Level,
+    level: RetracePoint,
     given: Collection[int],
     create_graph: bool,
     tracked: Collection[int],
@@ -150,23 +150,23 @@ def _record(
 ) -> Step:
     recorder = level.recorder
     builder = recorder.builder
-    entrances = {j: level.entrances[j] for j in given}
-    entrances |= {j: (level.entrances[j][0], like) for j, like in others.items()}
-    silent = [edge for j, (edge, _) in enumerate(level.entrances) if whole and j not in given]
+    entrances = {j: level.cotangent_inputs[j] for j in given}
+    entrances |= {j: (level.cotangent_inputs[j][0], like) for j, like in others.items()}
+    silent = [edge for j, (edge, _) in enumerate(level.cotangent_inputs) if whole and j not in given]
     engine, found = _run(
-        recorder, entrances, level.ends, "cotangents", create_graph, tracked, exact=others, silent=silent
+        recorder, entrances, level.sinks, "cotangents", create_graph, tracked, exact=others, silent=silent
     )
     acts = list(recorder.acts)
     tangents = [engine.by_value[j] for j in given]
     results = [found[end] for end in sorted(found)]
     values = [node for result in results for node in _read(recorder, result)]
     roots: dict[int, tuple[Key, Tensor]] = {}
-    ends = list(level.ends)
+    ends = list(level.sinks)
     places: dict[int, int] = {}  # of the segment's own edges among the ends
     if create_graph:
         cotangents = [key_of(get_gradient_edge(engine.by_value[j].fake)) for j in given if j in tracked]
         places = {len(cotangents) + i: e for i, e in enumerate(own)}
-        ends = [*cotangents, *(level.own[e] for e in own), *ends]
+        ends = [*cotangents, *(level.own_targets[e] for e in own), *ends]
         # Gradients that are one tensor, or a tangent as it came, are to be told apart.
         with recorder, torch.enable_grad():
             likes = {i: _apart(result) for i, result in enumerate(results) if result.requires_grad}
@@ -193,7 +193,7 @@ def _record(
         graph=fx.GraphModule(builder.root, graph, "Again"),
         taken=taken,
         tangents=tuple(tangent.layout for tangent in tangents),
-        results=tuple(numbers.get(end) for end in range(len(level.ends))),
+        results=tuple(numbers.get(end) for end in range(len(level.sinks))),
         made=tuple(map(layout_of, results)),
         further={i: tangent.layout for i, tangent in further.items()},
         failing=failing,
@@ -232,21 +232,21 @@ def _run(
     once_more: bool = False,
     exact: Collection[int] = (),
     silent: Sequence[Key] = (),
-) -> tuple[Engine, dict[int, Tensor]]:
+) -> tuple[BackwardRecorder, dict[int, Tensor]]:
     """Run the engine from entrances to ends; the gradients by end. What an earlier derivative has run is run
     `once_more`, and the results are added up. Of the entrances `exact` the tangents are given."""
 
-    def linear(engine: Engine, nodes: Iterable[Node]) -> contextlib.AbstractContextManager[None]:
+    def linear(engine: BackwardRecorder, nodes: Iterable[Node]) -> contextlib.AbstractContextManager[None]:
         tangents = [node for tangent in engine.by_value.values() for node in tangent.nodes]
         return Linearity(recorder, tangents).required(nodes)
 
     watching = linear if once_more else None
-    return run_whole(recorder, entrances, ends, name, create_graph, tracked, exact, silent, watching)
+    return record_unsegmented(recorder, entrances, ends, name, create_graph, tracked, exact, silent, watching)
 
 
 def _run_higher(
     recorder: Recorder, roots: dict[int, tuple[Key, Tensor]], ends: Sequence[Key]
-) -> tuple[Engine, dict[int, Tensor], dict[int, Failure]]:
+) -> tuple[BackwardRecorder, dict[int, Tensor], dict[int, Failure]]:
     """Differentiate gradients; where that raises, find out which of them do."""
     try:
         return *_run(recorder, roots, ends, "tangents", once_more=True), {}

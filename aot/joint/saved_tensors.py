@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
-from aot.capture.autograd.engine import Engine, recording_backward, without_autocast
-from aot.capture.autograd.segments import Graph, Key, key_of
+from aot.capture.autograd.engine import BackwardRecorder, recording_backward, without_autocast
+from aot.capture.autograd.segments import Key, SegmentedGraph, key_of
 from aot.capture.recorder.recorder import Recorder
 from aot.joint.joint import Kept
 from aot.tensors.version_counters import as_if_bumped, counter_groups, has_counter
@@ -39,8 +39,8 @@ class _Look:
 
 def find_kept(
     recorder: Recorder,
-    graph: Graph,
-    engine: Engine,
+    graph: SegmentedGraph,
+    engine: BackwardRecorder,
     arguments: Sequence[Tensor],
     roots: Sequence[Tensor],
     behind: Mapping[fx.Node, Collection[fx.Node]],
@@ -53,14 +53,16 @@ def find_kept(
 
     def tangents(number: int) -> int:
         # All nodes of a segment run, whichever of its tangents come, and unpack what they keep.
-        return engine.segments[number].mask((1 << len(graph.segments[number].entrances)) - 1)
+        return engine.segments[number].mask((1 << len(graph.segments[number].cotangent_inputs)) - 1)
 
     def look(number: int, tensor: Tensor, node: Node, reason: str = "") -> _Look:
         recorded = engine.segments[number]
-        vain = bool(recorded.gradients) and node not in graph.fruitful
+        vain = bool(recorded.gradients) and node not in graph.reaches_input
         mask = recorded.behind(recorded.written.get(node, ()), behind)
         # (A custom function may make zeros, whatever comes.)
-        return _Look(number, tensor, None if not mask or recorded.given else mask, vain, reason)
+        return _Look(
+            number, tensor, None if not mask or recorded.custom_function_grads else mask, vain, reason
+        )
 
     looks: list[_Look] = []
     attached: list[dict[int, int]] = [{} for _ in graph.segments]  # masks by tensor
@@ -83,7 +85,7 @@ def find_kept(
         # Eager runs what leads to no gradient, too. (What does so in a segment that has some is not run for
         # certain inputs alone, and not looked at.)
         was_run = bool(engine.segments[number].gradients)
-        for node, reach in (segment.reach if was_run else segment.reach | graph.idle(number)).items():
+        for node, reach in (segment.reach if was_run else segment.reach | graph.dead_nodes(number)).items():
             unpacked = node in recorder.unpacked or not was_run
             own = tuple(_saved_tensors(node))
             for tensor in own:
@@ -152,7 +154,9 @@ def find_kept(
     return found
 
 
-def _hidden(recorder: Recorder, graph: Graph, engine: Engine) -> Iterator[tuple[int, Node]]:
+def _hidden(
+    recorder: Recorder, graph: SegmentedGraph, engine: BackwardRecorder
+) -> Iterator[tuple[int, Node]]:
     """The nodes that do not show what they keep, each with its segment's number.
 
     Not those that pack hooks were there for, which would have to run again; nor writes to views that
@@ -181,11 +185,11 @@ def _given_to_checkpoint(recorder: Recorder, node: Node) -> tuple[Tensor, ...] |
     return ()
 
 
-def _secretive(graph: Graph, engine: Engine) -> Iterator[tuple[int, Node]]:
+def _secretive(graph: SegmentedGraph, engine: BackwardRecorder) -> Iterator[tuple[int, Node]]:
     """The nodes that do not show what they keep, each with its segment's number."""
     for number, segment in enumerate(graph.segments):
         was_run = bool(engine.segments[number].gradients)
-        for node in segment.nodes if was_run else (*segment.nodes, *graph.idle(number)):
+        for node in segment.nodes if was_run else (*segment.nodes, *graph.dead_nodes(number)):
             if autograd_graph.has_hidden_saved_tensors(node):
                 yield number, node
 
@@ -225,7 +229,9 @@ def _run(recorder: Recorder, node: Node, gradient: Tensor | None = None) -> int:
         del recorder.backward_reads[before:]
 
 
-def idle_act(recorder: Recorder, graph: Graph, engine: Engine, exposed: Sequence[Node]) -> fx.Node | None:
+def idle_act(
+    recorder: Recorder, graph: SegmentedGraph, engine: BackwardRecorder, exposed: Sequence[Node]
+) -> fx.Node | None:
     """An operation that acts outside, and is called by a custom function in eager's backward that leads to no
     argument: nothing runs there when the function is compiled."""
     stack, seen = list(exposed), set(exposed)
@@ -258,7 +264,7 @@ def _edge_of_view(tensor: Tensor) -> Key | None:
     return key_of(get_gradient_edge(tensor))
 
 
-def find_kept_edges(recorder: Recorder, graph: Graph) -> list[frozenset[Key]]:
+def find_kept_edges(recorder: Recorder, graph: SegmentedGraph) -> list[frozenset[Key]]:
     """For each segment, the edges that gradients of its gradients go to, as its nodes have kept the tensor
     with that edge, or a view of it: edges at which gradients come in, and those of what has a native history
     (a view that was written to is not what its history begins with)."""
@@ -279,13 +285,13 @@ def find_kept_edges(recorder: Recorder, graph: Graph) -> list[frozenset[Key]]:
             there = graph.segment_of.get(edge[0], number)
             # (A view of what was written may lead to that by way of what was computed from the view. What is
             # a result goes on to this by itself.)
-            elsewhere = there != number and graph.segments[there].entrances.get(edge) is not None
-            if edge in seen or graph.is_end(edge) or elsewhere:
+            elsewhere = there != number and graph.segments[there].cotangent_inputs.get(edge) is not None
+            if edge in seen or graph.is_sink(edge) or elsewhere:
                 continue
             seen.add(edge)
-            if edge not in segment.entrances:
+            if edge not in segment.cotangent_inputs:
                 stack.extend(below for _, below in graph.below(edge[0]))
-        found.append(frozenset(seen.intersection([*segment.entrances, *graph.native_edges])))
+        found.append(frozenset(seen.intersection([*segment.cotangent_inputs, *graph.rebuilt_edges])))
     return found
 
 
@@ -295,7 +301,11 @@ def _base_of(tensor: Tensor) -> Tensor | None:
 
 
 def frees_something(
-    recorder: Recorder, graph: Graph, engine: Engine, number: int, tensors: Sequence[Tensor]
+    recorder: Recorder,
+    graph: SegmentedGraph,
+    engine: BackwardRecorder,
+    number: int,
+    tensors: Sequence[Tensor],
 ) -> tuple[bool, bool]:
     """Whether eager's backward frees something in a segment, so that it runs once unless it is retained; and
     whether nothing but writes to views has saved something, which do not ask where no gradient comes.
@@ -305,7 +315,7 @@ def frees_something(
     """
     nodes = [node for node in graph.segments[number].nodes if not _is_unfreed(recorder, node)]
     if not engine.segments[number].gradients:
-        nodes += graph.idle(number)
+        nodes += graph.dead_nodes(number)
     frees = any(_saves_something(node) for node in nodes if not autograd_graph.is_copy_slices(node)) or any(
         _reads(recorder, node) or any(True for _ in _found_out(recorder, node, tensors))
         for of, node in _hidden(recorder, graph, engine)
@@ -320,7 +330,7 @@ def frees_something(
     return frees or any(map(autograd_graph.is_copy_slices, nodes)), not frees
 
 
-def keeps_attributes(recorder: Recorder, graph: Graph, number: int) -> bool:
+def keeps_attributes(recorder: Recorder, graph: SegmentedGraph, number: int) -> bool:
     """Whether nodes of a segment may keep what autograd does not know of, and never frees."""
     nodes = graph.segments[number].nodes
     if any(

@@ -17,9 +17,15 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot.analysis.effect_summary import Effects
-from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, Native, Target
-from aot.capture.autograd.engine import Engine, Level, Recorded, Tangent, without_autocast
-from aot.capture.autograd.segments import Exposed, Graph, Key, key_of
+from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, RebuiltEdge, Target
+from aot.capture.autograd.engine import (
+    BackwardRecorder,
+    RecordedSegment,
+    RetracePoint,
+    Tangent,
+    without_autocast,
+)
+from aot.capture.autograd.segments import Key, SegmentedGraph, UserTensor, key_of
 from aot.capture.memory.storage import Storage
 from aot.capture.run import Traced
 from aot.capture.trace_result import Primal
@@ -56,7 +62,7 @@ def record_backward(forward: Traced, effects: Effects) -> Joint:
     tangent_nodes: list[fx.Node] = []
     gradient_nodes: list[fx.Node] = []
     segments: tuple[Segment, ...] = ()
-    levels: list[Level | None] = []
+    levels: list[RetracePoint | None] = []
     scripts: tuple[Any, ...] | None = ()
     if histories and not ends:
         raise LeafCreatedInside(
@@ -102,7 +108,7 @@ class _Recording:
         self.ends = ends
         self.exposed = exposed_of(forward, effects, histories, ends)
         self.edges = {i: get_gradient_edge(history) for i, history in histories.items()}
-        self.levels: list[Level | None] = []
+        self.levels: list[RetracePoint | None] = []
         self.scripts: tuple[Any, ...] | None = ()
 
     def run(self, tangents: list[fx.Node], gradients: list[fx.Node]) -> tuple[Segment, ...]:
@@ -123,7 +129,7 @@ class _Recording:
                 ) from error
             failing = find_failing(recorder, self.exposed, self.histories, self._cut)
             if not failing:  # each alone leads nowhere, and is not run
-                nowhere = {e.value for e in self.exposed if e.edge.node not in graph.fruitful}
+                nowhere = {e.value for e in self.exposed if e.edge.node not in graph.reaches_input}
                 last = last_to_run(*self._cut(self.exposed))
                 failing.update((v, Failure(error, None, last)) for v in self.histories if v in nowhere)
             if not failing:
@@ -151,15 +157,15 @@ class _Recording:
         results = [self._read(recorded) for recorded in engine.segments]
         constant = with_constants(recorder.builder.graph, engine.segments, results)
         for nodes, recorded, keeps, mine in zip(graph.segments, engine.segments, kept, own, strict=True):
-            entered.update(nodes.entrances.values())
+            entered.update(nodes.cotangent_inputs.values())
             if not recorded.gradients:
                 recorded.tangents.clear()
             tangents.extend(node for e in sorted(recorded.tangents) for node in recorded.tangents[e].nodes)
             gradients.extend(results[len(segments)])
             further = self._further(nodes.nodes, recorded)
-            native = _kept_natives(graph, nodes.entrances, recorded, mine)
+            native = _kept_natives(graph, nodes.cotangent_inputs, recorded, mine)
             segment = self._segment(
-                nodes.entrances, recorded, keeps, mine, viewed(recorded, results[len(segments)])
+                nodes.cotangent_inputs, recorded, keeps, mine, viewed(recorded, results[len(segments)])
             )
             frees, idle = frees_something(recorder, graph, engine, len(segments), (*arguments, *roots))
             whole, lacking = needed(graph, nodes, recorded, behind)
@@ -172,7 +178,9 @@ class _Recording:
             segment = replace(segment, native=tuple(native.values()), stays=stays)
             segment = replace(segment, whole=whole, needed=lacking, idle=idle and not whole)
             segments.append(segment)
-            self.levels.append(self._level(nodes.entrances, recorded, segment, further.values(), native))
+            self.levels.append(
+                self._level(nodes.cotangent_inputs, recorded, segment, further.values(), native)
+            )
         for value in self.histories:
             if value not in entered:
                 failure = failing.get(value)
@@ -181,14 +189,18 @@ class _Recording:
                 segments.append(replace(segment, turn=turn))
         return tuple(segments)
 
-    def _read(self, recorded: Recorded) -> list[fx.Node]:
+    def _read(self, recorded: RecordedSegment) -> list[fx.Node]:
         """The nodes of what a segment computes."""
         with torch.no_grad():
             parts = (part for gradient in recorded.gradients.values() for part in inner_tensors(gradient))
             return [self.forward.recorder.read(part) for part in parts]
 
     def _assign(
-        self, graph: Graph, engine: Engine, firsts: Sequence[int], failing: Mapping[int, Failure]
+        self,
+        graph: SegmentedGraph,
+        engine: BackwardRecorder,
+        firsts: Sequence[int],
+        failing: Mapping[int, Failure],
     ) -> None:
         """Note of each operation that acts outside in which segment it runs."""
         assigned: list[tuple[fx.Node, Node, int]] = []
@@ -204,14 +216,16 @@ class _Recording:
         if idle is not None:
             raise _acts_nowhere(idle)
 
-    def _cut(self, exposed: list[Exposed], likes: Mapping[int, Tensor] | None = None) -> tuple[Graph, Engine]:
-        graph = Graph(exposed, self.ends)
-        return graph, Engine(self.forward.recorder, graph, self.ends, likes or self.histories)
+    def _cut(
+        self, exposed: list[UserTensor], likes: Mapping[int, Tensor] | None = None
+    ) -> tuple[SegmentedGraph, BackwardRecorder]:
+        graph = SegmentedGraph(exposed, self.ends)
+        return graph, BackwardRecorder(self.forward.recorder, graph, self.ends, likes or self.histories)
 
     def _segment(
         self,
         entrances: Mapping[Key, int | None],
-        recorded: Recorded,
+        recorded: RecordedSegment,
         kept: tuple[Kept, ...],
         own: Collection[Key],
         viewed: Collection[Hashable],
@@ -239,7 +253,7 @@ class _Recording:
             kept=kept,
         )
 
-    def _further(self, nodes: Iterable[Node], recorded: Recorded) -> dict[ArgumentEdge, Key]:
+    def _further(self, nodes: Iterable[Node], recorded: RecordedSegment) -> dict[ArgumentEdge, Key]:
         """The edges of arguments that only the gradients of a segment's gradients may go to, with the edge in
         the trace: a write to a view keeps the view, and goes to its base, where the segment leads."""
         if not recorded.gradients or not any(map(autograd_graph.is_copy_slices, nodes)):
@@ -272,11 +286,11 @@ class _Recording:
     def _level(
         self,
         entrances: Mapping[Key, int | None],
-        recorded: Recorded,
+        recorded: RecordedSegment,
         segment: Segment,
         further: Iterable[Key],
         native: Iterable[Key],
-    ) -> Level | None:
+    ) -> RetracePoint | None:
         """The segment, to be recorded again: its ends are its exits first."""
         if not recorded.gradients:
             return None
@@ -290,11 +304,11 @@ class _Recording:
             else:
                 likes.append((edge, torch.empty(()) if tangent is None else tangent.fake))
         released = bool(self.effects.released)
-        return Level(self.forward.recorder, tuple(likes), tuple(ends), {}, released, tuple(native))
+        return RetracePoint(self.forward.recorder, tuple(likes), tuple(ends), {}, released, tuple(native))
 
     def _without_nodes(
         self,
-        engine: Engine,
+        engine: BackwardRecorder,
         value: int,
         failure: Failure | None,
         tangents: list[fx.Node],
@@ -357,21 +371,21 @@ def _acts_nowhere(node: fx.Node) -> UnsupportedOperation:
 
 
 def _kept_natives(
-    graph: Graph, entrances: Collection[Key], recorded: Recorded, kept: Collection[Key]
-) -> dict[Key, Native]:
+    graph: SegmentedGraph, entrances: Collection[Key], recorded: RecordedSegment, kept: Collection[Key]
+) -> dict[Key, RebuiltEdge]:
     """What a segment keeps that has a native history, other than what its gradients go to anyway."""
     if not recorded.gradients:
         return {}
     known = {*entrances, *recorded.exits.values()}
-    return {edge: what for edge, what in graph.native_edges.items() if edge in kept and edge not in known}
+    return {edge: what for edge, what in graph.rebuilt_edges.items() if edge in kept and edge not in known}
 
 
-def _is_vain(graph: Graph, target: Target) -> bool:
+def _is_vain(graph: SegmentedGraph, target: Target) -> bool:
     """Whether a gradient goes to a result that leads nowhere."""
-    if not isinstance(target, EntranceEdge):
+    if not isinstance(target, CotangentEdge):
         return False
-    node, _ = list(graph.segments[target.segment].entrances)[target.entrance]
-    return node not in graph.fruitful
+    node, _ = list(graph.segments[target.segment].cotangent_inputs)[target.cotangent_input]
+    return node not in graph.reaches_input
 
 
 def _resident(forward: Traced) -> dict[str, tuple[int, Geometry]]:

@@ -21,7 +21,7 @@ from aot.analysis.effect_summary import Effects
 from aot.analysis.metadata import describe
 from aot.backends import graph_names
 from aot.backends.compilers import example_inputs, mark_static
-from aot.capture.autograd.engine import Level
+from aot.capture.autograd.engine import RetracePoint
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.patches import patched
 from aot.capture.recorder.autocast_cache import Candidate
@@ -85,7 +85,7 @@ class Recorded:
 
     blueprint: Blueprint
     forward: Traced
-    levels: list[Level | None]
+    levels: list[RetracePoint | None]
     scripts: tuple[Any, ...] | None
     expected: Left
     order: streams.StreamOrder | None
@@ -93,7 +93,9 @@ class Recorded:
     def references(self) -> Iterator[torch.Tensor]:
         """The tensors of the trace that it holds when it lives on: each as often as it does."""
         yield from self.forward.recorder.references()
-        pairs = {id(pair): pair for level in self.levels if level is not None for pair in level.entrances}
+        pairs = {
+            id(pair): pair for level in self.levels if level is not None for pair in level.cotangent_inputs
+        }
         for _, tensor in pairs.values():
             yield tensor
 
@@ -310,10 +312,10 @@ def _partitioned(
     return forward, backward
 
 
-def _levels_of(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list[Level | None]:
+def _levels_of(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list[RetracePoint | None]:
     """What each part of the backward can be recorded again from, with the values that are saved for it."""
     nodes = {node.name: node for node in joint.graph.graph.nodes}
-    levels: list[Level | None] = []
+    levels: list[RetracePoint | None] = []
     for level, backward in zip(joint.levels, backwards, strict=True):
         if level is None or backward is None:
             levels.append(None)

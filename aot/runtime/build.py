@@ -18,7 +18,7 @@ from torch import Tensor, fx
 
 from aot import logs
 from aot.backends.compilers import Compiled, Compiler
-from aot.capture.autograd.engine import Level
+from aot.capture.autograd.engine import RetracePoint
 from aot.capture.recorder import functional_rng
 from aot.guards.tracker import GuardTracker
 from aot.runtime.codegen.wrapper import generate
@@ -67,7 +67,7 @@ def build(
     forward: Compiled,
     taken: tuple[int, ...],
     backwards: Sequence[fx.GraphModule | None],
-    levels: Sequence[Callable[[], Level] | None],
+    levels: Sequence[Callable[[], RetracePoint] | None],
     bw_compiler: Compiler,
     look: Callable[[], GuardTracker],
     symbols: SymbolicSizes | None,

@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.autograd.graph import Node
 
 from aot.backends.compilers import Compiler, example_inputs
-from aot.capture.autograd.engine import Level
+from aot.capture.autograd.engine import RetracePoint
 from aot.capture.recorder.threads import trace_lock
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
 from aot.graph.symint_inputs import lift_symbols_to_inputs
@@ -53,7 +53,7 @@ class Derivative:
 
     def __init__(
         self,
-        level: Callable[[], Level],
+        level: Callable[[], RetracePoint],
         compiler: Compiler,
         look: Callable[[], GuardTracker],
         symbols: SymbolicSizes | None = None,
@@ -115,16 +115,16 @@ class Derivative:
         return gradients
 
     @property
-    def _level(self) -> Level:
+    def _level(self) -> RetracePoint:
         return self._level_of()
 
     def _guess(self, entrance: int) -> object:
         """The kind of tangent that the entrance gets unless another one is given."""
-        return _type_of(self._level.entrances[entrance][1])
+        return _type_of(self._level.cotangent_inputs[entrance][1])
 
     def _in_trace(self, tangent: Any, entrance: int, numbers: Sequence[int]) -> Tensor:
         """A tensor that is in the trace as a tangent of another kind than the guessed one is in a call."""
-        like = self._level.entrances[entrance][1]
+        like = self._level.cotangent_inputs[entrance][1]
         if self._symbols is None or (is_wrapper(tangent) and is_nested(tangent)):
             return tangent  # type: ignore[no-any-return]
         with plain_fakes.fakes_allowed():
@@ -142,7 +142,7 @@ class Derivative:
         own: Sequence[int],
         others: Mapping[int, Any],
     ) -> Step:
-        likes = [*others.values(), *(like for _, like in self._level.entrances)]
+        likes = [*others.values(), *(like for _, like in self._level.cotangent_inputs)]
         if any(is_wrapper(like) and is_nested(like) for like in likes):
             raise DoubleBackwardUnsupported(
                 "create_graph=True, or a backward under another autocast or deterministic state than the "
@@ -224,7 +224,7 @@ class _Way:
 
     def __init__(
         self,
-        level: Level,
+        level: RetracePoint,
         step: Step,
         compiler: Compiler,
         look: Callable[[], GuardTracker],
@@ -260,7 +260,7 @@ class _Way:
             saved = [n for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
         entrances = tuple(step.entrances.values())
-        following = Level(level.recorder, entrances, step.ends, available, level.released)
+        following = RetracePoint(level.recorder, entrances, step.ends, available, level.released)
         self.kinds = {i: _type_of(step.entrances[i][1]) for i in step.further}
         self.next = Derivative(lambda: following, compiler, look, symbols)
 

@@ -26,7 +26,7 @@ from aot.analysis.effect_summary import (
     moved_by_outputs,
     value_of,
 )
-from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, OutputEdge, WrittenEdge
+from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, OutputEdge, WrittenEdge
 from aot.errors import UnsupportedOperation
 from aot.joint.joint import Segment
 
@@ -123,7 +123,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         elif isinstance(target, WrittenEdge):
             yield "storage", storages[target.tensor]
             yield from (("output", position) for position in moved.get(storages[target.tensor], ()))
-        elif isinstance(target, EntranceEdge):
+        elif isinstance(target, CotangentEdge):
             yield "segment", target.segment
         elif isinstance(target, OutputEdge):
             output = outputs[target.output]

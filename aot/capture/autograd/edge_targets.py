@@ -29,14 +29,14 @@ class OutputEdge:
 
 
 @dataclass(frozen=True, slots=True)
-class EntranceEdge:
-    """Entrance number `entrance` of segment number `segment`."""
+class CotangentEdge:
+    """Entrance number `cotangent_input` of segment number `segment`."""
 
     segment: int
-    entrance: int
+    cotangent_input: int
 
 
-Native = WrittenEdge | OutputEdge  # what has a history that the caller's graph makes
+RebuiltEdge = WrittenEdge | OutputEdge  # what has a history that the caller's graph makes
 
 
-Target = ArgumentEdge | Native | EntranceEdge
+Target = ArgumentEdge | RebuiltEdge | CotangentEdge

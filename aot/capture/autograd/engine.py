@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import GradientEdge, Node
 
-from aot.capture.autograd.edge_targets import EntranceEdge
-from aot.capture.autograd.segments import Exposed, Graph, Key
+from aot.capture.autograd.edge_targets import CotangentEdge
+from aot.capture.autograd.segments import Key, SegmentedGraph, UserTensor
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.session import fake_of
 from aot.errors import recording_refusals
@@ -51,7 +51,7 @@ class Tangent:
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedSegment:
     """One segment's backward.
 
     Attributes:
@@ -59,7 +59,7 @@ class Recorded:
         gradients: what it computes, by where it goes.
         reach: for each of these, the entrances (bit j for the j-th) that it depends on.
         exits: the edges where gradients go out, and where that is.
-        given: for each custom function, the nodes of the gradients that come to it.
+        custom_function_grads: for each custom function, the nodes of the gradients that come to it.
         written: the same for each write to a view. Autograd's node for it looks at nothing where none comes.
         wrapped: those of the latter gradients that are wrapper subclasses.
     """
@@ -68,7 +68,7 @@ class Recorded:
     gradients: dict[Hashable, Tensor] = field(default_factory=dict)
     reach: dict[Hashable, int] = field(default_factory=dict)
     exits: dict[Hashable, Key] = field(default_factory=dict)
-    given: dict[Node, list[fx.Node]] = field(default_factory=dict)
+    custom_function_grads: dict[Node, list[fx.Node]] = field(default_factory=dict)
     written: dict[Node, list[fx.Node]] = field(default_factory=dict)
     wrapped: dict[Node, Tensor] = field(default_factory=dict)
 
@@ -85,32 +85,32 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class RetracePoint:
     """A piece of the autograd graph of a trace.
 
     Attributes:
-        entrances: where gradients come in, each with a tensor that looks like them.
-        ends: where gradients go out.
+        cotangent_inputs: where gradients come in, each with a tensor that looks like them.
+        sinks: where gradients go out.
         available: the values of the trace that a backward is given, by number.
         released: whether the function lets a leaf require no grad any more: autograd has saved that leaf
             itself, and finds it so when it is differentiated again.
-        native: edges that gradients of the gradients may go to, besides those of `entrances`.
+        rebuilt_edges: edges that gradients of the gradients may go to, besides those of `cotangent_inputs`.
     """
 
     recorder: Recorder
-    entrances: tuple[tuple[Key, Tensor], ...]
-    ends: tuple[Key, ...]
+    cotangent_inputs: tuple[tuple[Key, Tensor], ...]
+    sinks: tuple[Key, ...]
     available: dict[fx.Node, int]
     released: bool
-    native: tuple[Key, ...] = ()
+    rebuilt_edges: tuple[Key, ...] = ()
 
     @property
-    def own(self) -> tuple[Key, ...]:
+    def own_targets(self) -> tuple[Key, ...]:
         """The edges that gradients of the gradients may go to, where somebody has one."""
-        return (*(edge for edge, _ in self.entrances), *self.native)
+        return (*(edge for edge, _ in self.cotangent_inputs), *self.rebuilt_edges)
 
 
-def laid_out(like: Tensor) -> Geometry:
+def guess_tangent_layout(like: Tensor) -> Geometry:
     """How the tangent of a plain tensor is guessed to lie: as the tensor, or row-major where that shows one
     element twice."""
     where = Geometry(tuple(like.shape), like.stride(), 0, like.dtype)
@@ -119,13 +119,13 @@ def laid_out(like: Tensor) -> Geometry:
     return where
 
 
-class Engine:
+class BackwardRecorder:
     """Runs the backward of a trace.
 
     Args:
         graph: the autograd graph, cut.
         ends: the edges where the arguments entered, and what they are.
-        likes: for every value with a history, a tensor that looks like it.
+        example_grads: for every value with a history, a tensor that looks like it.
         name: what the tangents are called in the graph.
         create_graph: whether what is computed gets a history of its own, from everything that the backward
             reads.
@@ -141,9 +141,9 @@ class Engine:
     def __init__(
         self,
         recorder: Recorder,
-        graph: Graph,
+        graph: SegmentedGraph,
         ends: Mapping[Key, Hashable],
-        likes: Mapping[int, Tensor],
+        example_grads: Mapping[int, Tensor],
         name: str = "tangents",
         create_graph: bool = False,
         tracked: Collection[int] = (),
@@ -159,19 +159,19 @@ class Engine:
         self._entrances: dict[Key, tuple[int, int]] = {}
         self.by_value: dict[int, Tangent] = {}
         self._tangents = 0
-        self.segments = [Recorded() for _ in graph.segments]
+        self.segments = [RecordedSegment() for _ in graph.segments]
         for number, segment in enumerate(graph.segments):
-            for entrance, (edge, value) in enumerate(segment.entrances.items()):
+            for entrance, (edge, value) in enumerate(segment.cotangent_inputs.items()):
                 self._entrances[edge] = number, entrance
                 if value is not None:
                     tangent = self.by_value[value] = self.tangent(
-                        likes[value], value in tracked, value in exact
+                        example_grads[value], value in tracked, value in exact
                     )
                     self.segments[number].tangents[entrance] = tangent
 
     def tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
-        """A new tangent (`laid_out`); of a wrapper subclass, made of such in the same way, which is a guess
-        that it may correct if it is not `exact`."""
+        """A new tangent (`guess_tangent_layout`); of a wrapper subclass, made of such in the same way, which
+        is a guess that it may correct if it is not `exact`."""
         if not is_wrapper(like):
             return self._plain_tangent(like, tracked, exact)
         coerce = getattr(like, "__coerce_tangent_metadata__", None)
@@ -190,7 +190,7 @@ class Engine:
         )
 
     def _plain_tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
-        where = laid_out(like)
+        where = guess_tangent_layout(like)
         fake = self._recorder.lifetimes.track(fake_of(where, like.device, self._recorder.builder.symbolic))
         self._tangents += 1
         node = self._recorder.builder.placeholder(f"{self._name}_{self._tangents}", meta_of(fake))
@@ -232,7 +232,7 @@ class Engine:
                         handle = node.register_hook(self._leaving(number, exits))
                         stack.callback(handle.remove)
                     if autograd_graph.is_function_node(node):
-                        nodes = self.segments[number].given[node] = []
+                        nodes = self.segments[number].custom_function_grads[node] = []
                         stack.callback(node.register_prehook(self._noting(nodes)).remove)
                     elif autograd_graph.is_copy_slices(node):
                         nodes = self.segments[number].written[node] = []
@@ -280,13 +280,13 @@ class Engine:
         starts = [GradientEdge(*edge) for edge in nothing]
         given = list(nothing.values())
         for number in numbers:
-            edges = list(self._graph.segments[number].entrances)
+            edges = list(self._graph.segments[number].cotangent_inputs)
             for entrance, tangent in self.segments[number].tangents.items():
                 starts.append(GradientEdge(*edges[entrance]))
                 given.append(tangent.fake)
         if starts:
             # Whatever leads to the caller's tensors runs, if it leads to an argument or not.
-            ends = dict.fromkeys([*self._ends, *self._entrances, *self._graph.native_edges])
+            ends = dict.fromkeys([*self._ends, *self._entrances, *self._graph.rebuilt_edges])
             with recording_backward(self._recorder):
                 torch.autograd.grad(
                     starts,
@@ -300,7 +300,7 @@ class Engine:
     def _sink(self, node: Node, edge: Key) -> Hashable:
         if edge in self._ends:
             return self._ends[edge]
-        return self._graph.native(node, edge) or EntranceEdge(*self._entrances[edge])
+        return self._graph.rebuilt_edge(node, edge) or CotangentEdge(*self._entrances[edge])
 
     def _leaving(self, number: int, exits: dict[int, Hashable]) -> Callable[..., tuple[Tensor | None, ...]]:
         """A hook that takes the gradients that leave a node's segment out of the engine's hands."""
@@ -317,12 +317,12 @@ class Engine:
                 for part in inner_tensors(found[target]):
                     self._recorder.state(part).held = True
                 passed[i] = None
-                if isinstance(target, EntranceEdge):
+                if isinstance(target, CotangentEdge):
                     tangents = self.segments[target.segment].tangents
-                    if target.entrance not in tangents:
+                    if target.cotangent_input not in tangents:
                         with mode_stacks.dispatch_modes_off():
-                            tangents[target.entrance] = self.tangent(gradient)
-                        passed[i] = tangents[target.entrance].fake
+                            tangents[target.cotangent_input] = self.tangent(gradient)
+                        passed[i] = tangents[target.cotangent_input].fake
             return tuple(passed)
 
         return hook
@@ -344,7 +344,7 @@ def numbers_of(recorder: Recorder, ends: Sequence[Key]) -> dict[Key, int]:
     return numbers
 
 
-def run_whole(
+def record_unsegmented(
     recorder: Recorder,
     entrances: Mapping[int, tuple[Key, Tensor]],
     ends: Sequence[Key],
@@ -353,21 +353,22 @@ def run_whole(
     tracked: Collection[int] = (),
     exact: Collection[int] = (),
     silent: Sequence[Key] = (),
-    watching: Callable[[Engine, Iterable[Node]], contextlib.AbstractContextManager[None]] | None = None,
-) -> tuple[Engine, dict[int, Tensor]]:
+    watching: Callable[[BackwardRecorder, Iterable[Node]], contextlib.AbstractContextManager[None]]
+    | None = None,
+) -> tuple[BackwardRecorder, dict[int, Tensor]]:
     """Run the engine from entrances to ends, in one piece; the gradients by end.
 
     Args:
         entrances: edges by number, each with a tensor that looks like its gradient.
-        name, create_graph, tracked, exact, silent: see `Engine`.
+        name, create_graph, tracked, exact, silent: see `BackwardRecorder`.
         watching: what is entered while it runs, given the nodes that it may run.
     """
     numbers = numbers_of(recorder, ends)
-    exposed = [Exposed(GradientEdge(*edge), None, j) for j, (edge, _) in entrances.items()]
-    exposed += [Exposed(GradientEdge(*edge), None, None) for edge in silent]
+    exposed = [UserTensor(GradientEdge(*edge), None, j) for j, (edge, _) in entrances.items()]
+    exposed += [UserTensor(GradientEdge(*edge), None, None) for edge in silent]
     likes = {j: like for j, (_, like) in entrances.items()}
-    graph = Graph(exposed, numbers, whole=True)
-    engine = Engine(recorder, graph, numbers, likes, name, create_graph, tracked, exact, silent)
+    graph = SegmentedGraph(exposed, numbers, whole=True)
+    engine = BackwardRecorder(recorder, graph, numbers, likes, name, create_graph, tracked, exact, silent)
     with contextlib.ExitStack() as stack:
         if watching is not None:
             stack.enter_context(watching(engine, graph.segment_of))
@@ -388,7 +389,7 @@ def run_whole(
     return engine, found
 
 
-def _beyond(graph: Graph, ends: Iterable[Key]) -> list[Node]:
+def _beyond(graph: SegmentedGraph, ends: Iterable[Key]) -> list[Node]:
     """The custom functions below some edges that are not part of a graph. Where another end lies below them
     the engine runs them without any gradient, since these are taken at the ends."""
     found: list[Node] = []

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from torch.autograd.graph import GradientEdge, Node
 
-from aot.capture.autograd.edge_targets import Native
+from aot.capture.autograd.edge_targets import RebuiltEdge
 from aot.torch_internals import autograd_graph
 
 Key = tuple[Node, int]
@@ -30,70 +30,70 @@ def key_of(edge: GradientEdge) -> Key:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exposed:
+class UserTensor:
     """A tensor that the caller can differentiate after the call.
 
     Attributes:
         edge: its edge in the trace.
-        native: what it is in the caller's graph, if its history is made there.
+        rebuilt: what it is in the caller's graph, if its history is made there.
         value: the value of the graph that has this history, if one has.
         leads_to: the values that its native history leads to.
     """
 
     edge: GradientEdge
-    native: Native | None
+    rebuilt: RebuiltEdge | None
     value: int | None
     leads_to: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
-class NodeSet:
+class NodeGroup:
     """Nodes that run together.
 
     Attributes:
         nodes: parents before children.
-        entrances: the edges at which gradients come in, with the value that each belongs to, if any.
+        cotangent_inputs: the edges at which gradients come in, with the value that each belongs to, if any.
         reach: for every node, from which entrances (bit j for the j-th) it is reached within the segment.
     """
 
     nodes: list[Node] = field(default_factory=list)
-    entrances: dict[Key, int | None] = field(default_factory=dict)
+    cotangent_inputs: dict[Key, int | None] = field(default_factory=dict)
     reach: dict[Node, int] = field(default_factory=dict)
 
 
-class Graph:
+class SegmentedGraph:
     """The autograd graph of a trace, cut into segments.
 
     Args:
-        exposed: what the caller can differentiate, each edge once.
-        ends: the edges where the arguments entered.
+        user_tensors: what the caller can differentiate, each edge once.
+        sinks: the edges where the arguments entered.
         whole: make one segment of everything.
 
     Attributes:
         segments: the segments.
         segment_of: for each node that a backward runs, the number of its segment.
-        fruitful: the nodes that lead to an argument, or to what has a native history. Others lead at most to
-            results that lead nowhere.
+        reaches_input: the nodes that lead to an argument, or to what has a native history. Others lead at
+            most to results that lead nowhere.
     """
 
-    def __init__(self, exposed: Sequence[Exposed], ends: Iterable[Key], whole: bool = False) -> None:
-        self._ends = set(ends)
-        self._exposed = exposed
-        self._native = {key_of(one.edge): one for one in exposed if one.native is not None}
-        self._edge_of = {one.value: one.edge for one in exposed if one.value is not None}
-        self._within = {key: self._own_history(one) for key, one in self._native.items()}
+    def __init__(self, user_tensors: Sequence[UserTensor], sinks: Iterable[Key], whole: bool = False) -> None:
+        self._sinks = set(sinks)
+        self._user_tensors = user_tensors
+        self._rebuilt = {key_of(one.edge): one for one in user_tensors if one.rebuilt is not None}
+        self._edge_of = {one.value: one.edge for one in user_tensors if one.value is not None}
+        self._within = {key: self._own_history(one) for key, one in self._rebuilt.items()}
         order = self._order()
         masks = self._masks(order)
         needed = self._needed(order, masks)
-        self.fruitful = self._fruitful(order)
+        self.reaches_input = self._fruitful(order)
         numbers: dict[int, int] = {}
-        self.segments: list[NodeSet] = []
+        self.segments: list[NodeGroup] = []
         self.segment_of: dict[Node, int] = {}
         for item in reversed(order):
-            if item in needed and not isinstance(item, Exposed):
+            if item in needed and not isinstance(item, UserTensor):
                 number = numbers.setdefault(0 if whole else masks[item], len(numbers))
                 if number == len(self.segments):
-                    self.segments.append(NodeSet())
+                    self.segments.append(NodeGroup())
                 self.segments[number].nodes.append(item)
                 self.segment_of[item] = number
         self._enter()
@@ -101,9 +101,9 @@ class Graph:
             pass  # (what was cut may be entered where it was not)
 
     @property
-    def native_edges(self) -> dict[Key, Native]:
+    def rebuilt_edges(self) -> dict[Key, RebuiltEdge]:
         """The edges of what has a native history, and what that is."""
-        return {key: one.native for key, one in self._native.items() if one.native is not None}
+        return {key: one.rebuilt for key, one in self._rebuilt.items() if one.rebuilt is not None}
 
     def below(self, node: Node) -> Iterator[tuple[int, Key]]:
         """The edges below a node that a backward follows, by their position."""
@@ -111,23 +111,23 @@ class Graph:
             if child is not None:
                 yield i, (child, number)
 
-    def is_end(self, edge: Key) -> bool:
+    def is_sink(self, edge: Key) -> bool:
         """Whether an argument entered there."""
-        return edge in self._ends
+        return edge in self._sinks
 
-    def native(self, node: Node, edge: Key) -> Native | None:
+    def rebuilt_edge(self, node: Node, edge: Key) -> RebuiltEdge | None:
         """What of the caller's has this edge below a node, and a native history."""
-        known = self._native_below(node, edge)
-        return None if known is None else known.native
+        known = self._rebuilt_below(node, edge)
+        return None if known is None else known.rebuilt
 
     def leaves_segment(self, node: Node, edge: Key) -> bool:
         """Whether a gradient leaves the node's segment at this edge below it."""
-        if edge in self._ends or self._native_below(node, edge) is not None:
+        if edge in self._sinks or self._rebuilt_below(node, edge) is not None:
             return True
         there = self.segment_of.get(edge[0])
         return there is not None and there != self.segment_of[node]
 
-    def idle(self, number: int) -> dict[Node, int]:
+    def dead_nodes(self, number: int) -> dict[Node, int]:
         """The nodes below a segment's that lead nowhere, and from which of its entrances each is reached. The
         engine runs them where it runs all that it reaches."""
         segment = self.segments[number]
@@ -138,18 +138,18 @@ class Graph:
             for _, edge in self.below(node):
                 child = edge[0]
                 known = found.get(child, 0)
-                if child in self.segment_of or edge in self._ends or self._native_below(node, edge):
+                if child in self.segment_of or edge in self._sinks or self._rebuilt_below(node, edge):
                     continue
                 if known | reach != known:
                     found[child] = known | reach
                     stack.append((child, found[child]))
         return found
 
-    def _native_below(self, node: Node, edge: Key) -> Exposed | None:
-        known = self._native.get(edge)
+    def _rebuilt_below(self, node: Node, edge: Key) -> UserTensor | None:
+        known = self._rebuilt.get(edge)
         return None if known is None or node in self._within[edge] else known
 
-    def _own_history(self, native: Exposed) -> set[Node]:
+    def _own_history(self, native: UserTensor) -> set[Node]:
         """The nodes above a written argument that are in the history of what is written to tensors that share
         its own: these writes make that history, and it cannot be there before."""
         end = key_of(native.edge)
@@ -163,32 +163,32 @@ class Graph:
                 stack.extend(child for _, (child, _) in self.below(node))
         return found
 
-    def _below(self, item: Node | Exposed) -> Iterator[Node | Exposed]:
-        if isinstance(item, Exposed):
+    def _below(self, item: Node | UserTensor) -> Iterator[Node | UserTensor]:
+        if isinstance(item, UserTensor):
             for value in item.leads_to:
                 start = self._edge_of.get(value)
-                if start is not None and key_of(start) not in self._ends:
+                if start is not None and key_of(start) not in self._sinks:
                     yield start.node
             return
         for _, edge in self.below(item):
-            native = self._native_below(item, edge)
+            native = self._rebuilt_below(item, edge)
             if native is not None:
                 yield native
-            elif edge not in self._ends:
+            elif edge not in self._sinks:
                 yield edge[0]
 
-    def _starts(self) -> Iterator[Node | Exposed]:
-        for one in self._exposed:
-            if one.native is not None:
+    def _starts(self) -> Iterator[Node | UserTensor]:
+        for one in self._user_tensors:
+            if one.rebuilt is not None:
                 yield one
-            if key_of(one.edge) not in self._ends and (one.native is None or one.value is not None):
+            if key_of(one.edge) not in self._sinks and (one.rebuilt is None or one.value is not None):
                 yield one.edge.node
 
-    def _order(self) -> list[Node | Exposed]:
+    def _order(self) -> list[Node | UserTensor]:
         """Everything, children before parents."""
-        order: list[Node | Exposed] = []
-        seen: set[Node | Exposed] = set()
-        stack: list[tuple[Node | Exposed, bool]] = [(start, False) for start in self._starts()]
+        order: list[Node | UserTensor] = []
+        seen: set[Node | UserTensor] = set()
+        stack: list[tuple[Node | UserTensor, bool]] = [(start, False) for start in self._starts()]
         while stack:
             item, done = stack.pop()
             if done:
@@ -199,46 +199,48 @@ class Graph:
                 stack.extend((child, False) for child in self._below(item))
         return order
 
-    def _masks(self, order: list[Node | Exposed]) -> dict[Node | Exposed, int]:
+    def _masks(self, order: list[Node | UserTensor]) -> dict[Node | UserTensor, int]:
         """From which exposed tensors (bit j for the j-th) everything is reached."""
         masks = dict.fromkeys(order, 0)
-        for bit, one in enumerate(self._exposed):
-            if one.native is not None:
+        for bit, one in enumerate(self._user_tensors):
+            if one.rebuilt is not None:
                 masks[one] |= 1 << bit
-            elif key_of(one.edge) not in self._ends:
+            elif key_of(one.edge) not in self._sinks:
                 masks[one.edge.node] |= 1 << bit
         for item in reversed(order):
             for child in self._below(item):
                 masks[child] |= masks[item]
         return masks
 
-    def _needed(self, order: list[Node | Exposed], masks: dict[Node | Exposed, int]) -> set[Node | Exposed]:
+    def _needed(
+        self, order: list[Node | UserTensor], masks: dict[Node | UserTensor, int]
+    ) -> set[Node | UserTensor]:
         """What leads to an argument, to something that the caller has, or to where backwards meet that lead
         nowhere: the one that comes second finds freed what it needs."""
-        values = {edge.node for edge in self._edge_of.values() if key_of(edge) not in self._ends}
-        reached: dict[Node | Exposed, set[int]] = {}
+        values = {edge.node for edge in self._edge_of.values() if key_of(edge) not in self._sinks}
+        reached: dict[Node | UserTensor, set[int]] = {}
         for item in order:
             for child in self._below(item):
                 reached.setdefault(child, set()).add(masks[item])
-        needed: set[Node | Exposed] = set()
+        needed: set[Node | UserTensor] = set()
         for item in order:
             if (
-                isinstance(item, Exposed)
+                isinstance(item, UserTensor)
                 or item in values
                 or len(reached.get(item, ())) > 1
                 or any(
-                    edge in self._ends or self._native_below(item, edge) is not None or edge[0] in needed
+                    edge in self._sinks or self._rebuilt_below(item, edge) is not None or edge[0] in needed
                     for _, edge in self.below(item)
                 )
             ):
                 needed.add(item)
         return needed
 
-    def _fruitful(self, order: list[Node | Exposed]) -> set[Node]:
+    def _fruitful(self, order: list[Node | UserTensor]) -> set[Node]:
         found: set[Node] = set()
         for item in order:
-            if not isinstance(item, Exposed) and any(
-                edge in self._ends or self._native_below(item, edge) is not None or edge[0] in found
+            if not isinstance(item, UserTensor) and any(
+                edge in self._sinks or self._rebuilt_below(item, edge) is not None or edge[0] in found
                 for _, edge in self.below(item)
             ):
                 found.add(item)
@@ -247,14 +249,14 @@ class Graph:
     def _divide(self) -> bool:
         """Cut the segments of which eager runs a custom function or does not, by where gradients come in: one
         that is run makes zeros of a gradient that it does not get. Whether there are more of them then."""
-        segments: list[NodeSet] = []
+        segments: list[NodeGroup] = []
         for segment in self.segments:
-            parts: dict[int, NodeSet] = {}
+            parts: dict[int, NodeGroup] = {}
             divided = _runs_in_part(segment)
             for node in segment.nodes:
                 part = segment.reach[node] if divided else 0
                 if part not in parts:
-                    parts[part] = NodeSet()
+                    parts[part] = NodeGroup()
                     segments.append(parts[part])
                 parts[part].nodes.append(node)
         if len(segments) == len(self.segments):
@@ -265,23 +267,23 @@ class Graph:
         return True
 
     def _enter(self) -> None:
-        for one in sorted((e for e in self._exposed if e.value is not None), key=_value):
+        for one in sorted((e for e in self._user_tensors if e.value is not None), key=_value):
             number = self.segment_of.get(one.edge.node)
-            if number is not None and key_of(one.edge) not in self._ends:
-                self.segments[number].entrances[key_of(one.edge)] = one.value
+            if number is not None and key_of(one.edge) not in self._sinks:
+                self.segments[number].cotangent_inputs[key_of(one.edge)] = one.value
         for segment in self.segments:
             for node in segment.nodes:
                 for _, edge in self.below(node):
                     if (
                         self.leaves_segment(node, edge)
-                        and not self.is_end(edge)
-                        and not self.native(node, edge)
+                        and not self.is_sink(edge)
+                        and not self.rebuilt_edge(node, edge)
                     ):
-                        self.segments[self.segment_of[edge[0]]].entrances.setdefault(edge, None)
+                        self.segments[self.segment_of[edge[0]]].cotangent_inputs.setdefault(edge, None)
         for number, segment in enumerate(self.segments):
-            segment.entrances = _in_turn(segment.entrances)
+            segment.cotangent_inputs = _in_turn(segment.cotangent_inputs)
             segment.reach = dict.fromkeys(segment.nodes, 0)
-            for bit, (node, _) in enumerate(segment.entrances):
+            for bit, (node, _) in enumerate(segment.cotangent_inputs):
                 segment.reach[node] |= 1 << bit
             for node in segment.nodes:
                 for _, edge in self.below(node):
@@ -298,14 +300,14 @@ def _in_turn(entrances: dict[Key, int | None]) -> dict[Key, int | None]:
     return dict(sorted(entrances.items(), key=lambda entrance: (turns[entrance[0][0]], entrance[0][1])))
 
 
-def _runs_in_part(segment: NodeSet) -> bool:
+def _runs_in_part(segment: NodeGroup) -> bool:
     """Whether a custom function is reached from some of the entrances and not from others."""
-    every = (1 << len(segment.entrances)) - 1
+    every = (1 << len(segment.cotangent_inputs)) - 1
     return any(
         autograd_graph.is_function_node(node) and segment.reach[node] != every for node in segment.nodes
     )
 
 
-def _value(one: Exposed) -> int:
+def _value(one: UserTensor) -> int:
     assert one.value is not None
     return one.value

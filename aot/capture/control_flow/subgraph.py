@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import get_gradient_edge
 
-from aot.capture.autograd.engine import run_whole
+from aot.capture.autograd.engine import record_unsegmented
 from aot.capture.autograd.segments import Key, key_of
 from aot.capture.intercept.patches import unsupported_higher_order_op
 from aot.capture.recorder.recorder import Recorder
@@ -233,7 +233,7 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
         self.builder.backward = True
         try:
             with mode_stacks.dispatch_modes_off():
-                engine, found = run_whole(self, entrances, ends, "tangents")
+                engine, found = record_unsegmented(self, entrances, ends, "tangents")
         finally:
             self.builder.backward = False
         gradients = [found.get(end) for end in range(len(ends))]

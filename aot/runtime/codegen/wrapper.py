@@ -28,7 +28,7 @@ from aot.analysis.effect_summary import (
     moved_by_outputs,
     value_of,
 )
-from aot.capture.autograd.edge_targets import ArgumentEdge, EntranceEdge, OutputEdge, Target, WrittenEdge
+from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, OutputEdge, Target, WrittenEdge
 from aot.capture.memory.metadata_log import MetadataMutation
 from aot.capture.memory.view_ops import CreationMode
 from aot.runtime.codegen.backward import write_backward, write_forward
@@ -80,7 +80,7 @@ class _Call:
         self.carriers = {w.value: w for w in plan.writes if w.carried}
         self.made = {r.history: r for r in plan.roots if isinstance(r, WrapperRoot) and r.history is not None}
         self.entrances = {
-            entrance.value: EntranceEdge(number, e)
+            entrance.value: CotangentEdge(number, e)
             for number, part in enumerate(plan.parts)
             for e, entrance in enumerate(part.segment.entrances)
             if entrance.value is not None
@@ -293,7 +293,7 @@ class _Call:
                 results.append(f"nothing({size}, {dtype}, {self.writer.name('device', entrance.device)})")
             else:
                 results.append(handed.get(entrance.value) or self._result(entrance.value))
-            names.append(self._target(EntranceEdge(number, e)))
+            names.append(self._target(CotangentEdge(number, e)))
         targets = [self._target(gradient.target) for gradient in segment.gradients]
         self.mode.set(True)
         edges = [self._edge(g.target, t) for g, t in zip(segment.gradients, targets, strict=True)]
@@ -367,15 +367,15 @@ class _Call:
             return f"t{target.tensor}._base" if target.of_base else f"t{target.tensor}"
         if isinstance(target, OutputEdge):
             return f"o{target.output}"
-        value = self.plan.parts[target.segment].segment.entrances[target.entrance].value
+        value = self.plan.parts[target.segment].segment.entrances[target.cotangent_input].value
         hidden = value is None or value in self.written
-        return f"h{target.segment}_{target.entrance}" if hidden else f"v{value}"
+        return f"h{target.segment}_{target.cotangent_input}" if hidden else f"v{value}"
 
     def _edge(self, target: Target, name: str) -> str:
         """A tensor that has the edge of a target and does not keep its memory, if the edge does not."""
         if isinstance(target, ArgumentEdge) and not target.of_base and target.tensor in self.plan.leaves:
             return name
-        is_hidden = isinstance(target, EntranceEdge) and name.startswith("h")
+        is_hidden = isinstance(target, CotangentEdge) and name.startswith("h")
         if is_hidden or (isinstance(target, ArgumentEdge) and name == _passed(target)):
             return name
         return f"passing({name})"
@@ -456,8 +456,11 @@ class _Call:
         if write.tracked:
             self.mode.set(True)
             edge = self.entrances[write.value]
-            kept = self.plan.parts[edge.segment].segment.entrances[edge.entrance].kept and not write.carried
-            keeper = f", b{edge.segment}[0], {edge.entrance}" if kept else ""
+            kept = (
+                self.plan.parts[edge.segment].segment.entrances[edge.cotangent_input].kept
+                and not write.carried
+            )
+            keeper = f", b{edge.segment}[0], {edge.cotangent_input}" if kept else ""
             root = _root_of(write)
             silently = "" if write.counted else f"with uncounted({root}): "
             self.writer.line(f"{silently}written({root}, {self._target(edge)}, {copies}{keeper})")

@@ -129,7 +129,7 @@ FAULTS = (
     _fault(
         name="segments keep none of their results",
         module="aot.joint.saved_tensors",
-        find="found.append(frozenset(seen.intersection([*segment.entrances, *graph.native_edges])))",
+        find="found.append(frozenset(seen.intersection([*segment.cotangent_inputs, *graph.rebuilt_edges])))",
         replace="found.append(frozenset())",
         clauses=("double-backward", "errors", "gradients"),
         wrong="A second derivative does not go through a result that the backward is computed from.",
