@@ -18,17 +18,17 @@ from torch import Tensor, fx
 
 from aot.capture.autograd.segments import Key
 from aot.capture.control_flow.subgraph import (
-    Branch,
-    Entered,
-    alike,
-    apart,
+    Captures,
+    SubgraphRecorder,
     append_call,
+    check_operands,
     check_results,
-    check_whole,
     is_followed,
-    made,
     modules,
     read_value,
+    same_result_type,
+    without_aliasing,
+    wrap_values,
 )
 from aot.capture.intercept.patches import registrations_unreported, unsupported_higher_order_op
 from aot.capture.recorder.recorder import Recorder
@@ -54,7 +54,7 @@ class _Cond:
 
     outer: weakref.ref[Recorder]
     condition: fx.Node
-    branches: tuple[Branch, Branch]
+    branches: tuple[SubgraphRecorder, SubgraphRecorder]
     results: tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
     edges: tuple[Key | None, ...]
     metas: tuple[int, ...]
@@ -62,7 +62,7 @@ class _Cond:
     def record(self) -> list[Tensor]:
         """Append it, and make fakes for its results."""
         values = [
-            apart(branch, [read_value(branch, result) for result in results])
+            without_aliasing(branch, [read_value(branch, result) for result in results])
             for branch, results in zip(self.branches, self.results, strict=True)
         ]
         return self._append(values, ())
@@ -90,7 +90,7 @@ class _Cond:
                 else:
                     node = _contiguous(branch, read_value(branch, gradient))
                 nodes.append(node)
-            values.append(apart(branch, nodes))
+            values.append(without_aliasing(branch, nodes))
         made = iter(self._append(values, since))
         return [None if edge is None else next(made) for edge in self.edges]
 
@@ -102,7 +102,7 @@ class _Cond:
         nodes = append_call(
             outer, higher_order_ops.COND, (self.condition,), graphs, (tuple(operands),), metas
         )
-        return made(outer, nodes)
+        return wrap_values(outer, nodes)
 
 
 def record_cond(recorder: Recorder, condition: Tensor, true: Any, false: Any, operands: Sequence[Any]) -> Any:
@@ -112,16 +112,16 @@ def record_cond(recorder: Recorder, condition: Tensor, true: Any, false: Any, op
         UnsupportedOperation: a branch changes something outside, draws, acts outside, returns the memory of a
             tensor from outside or one memory twice; or the two return other things than each other.
     """
-    check_whole(recorder, "cond", (condition, *pytree.tree_flatten(operands)[0]))
-    entered = Entered()
-    branches = Branch(recorder, "cond", entered), Branch(recorder, "cond", entered)
+    check_operands(recorder, "cond", (condition, *pytree.tree_flatten(operands)[0]))
+    entered = Captures()
+    branches = SubgraphRecorder(recorder, "cond", entered), SubgraphRecorder(recorder, "cond", entered)
     returned, specs = [], []
     for branch, function in zip(branches, (true, false), strict=True):
         leaves, spec = pytree.tree_flatten(branch.run(function, operands))
         check_results(branch, "cond", leaves)
         returned.append(leaves)
         specs.append(spec)
-    if specs[0] != specs[1] or not all(map(alike, *returned)):
+    if specs[0] != specs[1] or not all(map(same_result_type, *returned)):
         raise unsupported_higher_order_op(
             "cond, of which the branches return other structures, or tensors of other shapes, dtypes, "
             "strides or devices"
@@ -169,7 +169,7 @@ class _Conditional(torch.autograd.Function):
             return (None, *ctx.call.record_backward(gradients))
 
 
-def _contiguous(branch: Branch, node: fx.Node) -> fx.Node:
+def _contiguous(branch: SubgraphRecorder, node: fx.Node) -> fx.Node:
     """The same value in row-major order: gradients of the two branches lie alike."""
     if is_contiguous(branch.builder.meta(node)):
         return node

@@ -5,8 +5,8 @@ trace around it becomes an input of its graph, whether it was passed or is used 
 on from the one to the other, so that the branch can be differentiated up to the edges of those tensors. As
 torch demands, it may change nothing outside, nor return what lies in the memory of something else.
 
-In: a function, and the recorder of the trace around it. Out: a `Branch`, and graphs that take the same values
-(`modules`).
+In: a function, and the recorder of the trace around it. Out: a `SubgraphRecorder`, and graphs that take the
+same values (`modules`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from aot.torch_internals import (
 aten = torch.ops.aten
 
 
-class Entered:
+class Captures:
     """The tensors from outside that functions compute with, in the order in which they are come by."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def _edge(tensor: Tensor) -> Key | None:
     return key_of(get_gradient_edge(tensor))
 
 
-class Branch(Recorder):  # type: ignore[no-untyped-call]
+class SubgraphRecorder(Recorder):  # type: ignore[no-untyped-call]
     """Records a function that becomes a graph of its own.
 
     Args:
@@ -88,12 +88,12 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
         inputs: its other placeholders, and the nodes of the trace around it that they stand for.
     """
 
-    def __init__(self, outer: Recorder, name: str, entered: Entered) -> None:
+    def __init__(self, outer: Recorder, name: str, entered: Captures) -> None:
         super().__init__(outer._decompositions, outer.lifetimes, outer.inference, mode=outer.builder.mode)
         # (The trace around it holds results, whose history holds this.)
         self._outer = weakref.ref(outer)
         self._name = name
-        self._entered: Entered | None = entered
+        self._entered: Captures | None = entered
         self.parts = outer.parts
         self.inputs: dict[fx.Node, fx.Node] = {}
         self._standing: dict[fx.Node, fx.Node] = {}
@@ -241,7 +241,9 @@ class Branch(Recorder):  # type: ignore[no-untyped-call]
 
 
 def modules(
-    branches: Sequence[Branch], results: Sequence[Sequence[fx.Node]], since: Sequence[fx.Node | None] = ()
+    branches: Sequence[SubgraphRecorder],
+    results: Sequence[Sequence[fx.Node]],
+    since: Sequence[fx.Node | None] = (),
 ) -> tuple[list[fx.GraphModule], list[fx.Node]]:
     """Graphs of their own that compute some nodes of each branch, and the nodes of the trace around them that
     all of them take, after what they carry.
@@ -268,7 +270,7 @@ def may_raise(module: fx.GraphModule) -> bool:
     return any("may_raise" in node.meta or is_impure(node) for node in module.graph.nodes)
 
 
-def needed_for(branch: Branch, results: Iterable[fx.Node], last: fx.Node | None) -> set[fx.Node]:
+def needed_for(branch: SubgraphRecorder, results: Iterable[fx.Node], last: fx.Node | None) -> set[fx.Node]:
     """What a graph of some nodes of a branch has in it: what they are computed from, and what may raise and
     comes after `last`."""
     stack = list(results)
@@ -287,7 +289,7 @@ def needed_for(branch: Branch, results: Iterable[fx.Node], last: fx.Node | None)
 
 
 def _module(
-    branch: Branch, results: Sequence[fx.Node], needed: set[fx.Node], operands: Sequence[fx.Node]
+    branch: SubgraphRecorder, results: Sequence[fx.Node], needed: set[fx.Node], operands: Sequence[fx.Node]
 ) -> fx.GraphModule:
     builder, graph = branch.builder, fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -310,7 +312,7 @@ def _module(
     return fx.GraphModule(builder.root, graph, "Branch")
 
 
-def apart(branch: Branch, values: Sequence[fx.Node]) -> list[fx.Node]:
+def without_aliasing(branch: SubgraphRecorder, values: Sequence[fx.Node]) -> list[fx.Node]:
     """The same values, each in memory of its own: results of an operation lie neither in each other's nor in
     that of its arguments."""
     seen: set[fx.Node] = set()
@@ -354,12 +356,12 @@ def append_call(
     return [builder.item(node, i) for i in range(len(metas))]
 
 
-def made(recorder: Recorder, nodes: Iterable[fx.Node]) -> list[Tensor]:
+def wrap_values(recorder: Recorder, nodes: Iterable[fx.Node]) -> list[Tensor]:
     """Tensors that show some values."""
     return [recorder._wrap_result(node, recorder.builder.metas[node]) for node in nodes]
 
 
-def check_whole(recorder: Recorder, name: str, given: Sequence[Any]) -> None:
+def check_operands(recorder: Recorder, name: str, given: Sequence[Any]) -> None:
     """Refuse operands that none of these operators takes."""
     if recorder.symbols is not None:
         raise unsupported_higher_order_op(f"{name}, of tensors with symbols for sizes")
@@ -367,7 +369,9 @@ def check_whole(recorder: Recorder, name: str, given: Sequence[Any]) -> None:
         raise unsupported_higher_order_op(f"{name}, of tensor subclasses")
 
 
-def check_results(branch: Branch, name: str, leaves: Sequence[Any], given: Sequence[Tensor] = ()) -> None:
+def check_results(
+    branch: SubgraphRecorder, name: str, leaves: Sequence[Any], given: Sequence[Tensor] = ()
+) -> None:
     """Refuse results that are no tensors of the branch's own, each in memory of its own."""
     seen = {tensor_impl.storage_key(tensor) for tensor in given}
     for leaf in leaves:
@@ -386,7 +390,7 @@ def check_results(branch: Branch, name: str, leaves: Sequence[Any], given: Seque
         seen.add(key)
 
 
-def alike(first: Any, second: Any) -> bool:
+def same_result_type(first: Any, second: Any) -> bool:
     """Whether two results look alike, so that either may come of an operator."""
     if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
         return (
@@ -402,7 +406,7 @@ def alike(first: Any, second: Any) -> bool:
     )
 
 
-def read_value(branch: Branch, tensor: Tensor) -> fx.Node:
+def read_value(branch: SubgraphRecorder, tensor: Tensor) -> fx.Node:
     """The node for what a tensor shows."""
     with torch.no_grad():
         return branch.read(tensor)

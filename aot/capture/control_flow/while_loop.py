@@ -22,18 +22,18 @@ from torch.autograd.graph import get_gradient_edge
 
 from aot.capture.autograd.segments import Key, key_of
 from aot.capture.control_flow.subgraph import (
-    Branch,
-    Entered,
-    alike,
-    apart,
+    Captures,
+    SubgraphRecorder,
     append_call,
+    check_operands,
     check_results,
-    check_whole,
     is_followed,
-    made,
     modules,
     needed_for,
     read_value,
+    same_result_type,
+    without_aliasing,
+    wrap_values,
 )
 from aot.capture.intercept.patches import registrations_unreported, unsupported_higher_order_op
 from aot.capture.recorder.recorder import Recorder
@@ -57,15 +57,15 @@ def record_while_loop(
         UnsupportedOperation: as `record_cond`; what is carried is no tensor, or a complex one that is
             differentiated; or the body returns it with another shape, dtype or strides.
     """
-    check_whole(recorder, _NAME, (*carried, *others))
+    check_operands(recorder, _NAME, (*carried, *others))
     if not all(isinstance(one, Tensor) for one in carried):
         raise unsupported_higher_order_op(f"{_NAME}, which carries a number; carry a tensor of it")
     if any(one.stride() != one.detach().clone().stride() for one in carried):
         raise unsupported_higher_order_op(
             f"{_NAME}, which carries a tensor with gaps, or with one element in several places"
         )
-    entered = Entered()
-    first, second = Branch(recorder, _NAME, entered), Branch(recorder, _NAME, entered)
+    entered = Captures()
+    first, second = SubgraphRecorder(recorder, _NAME, entered), SubgraphRecorder(recorder, _NAME, entered)
     asked = first.run(condition, (*map(first.carry, carried), *others))
     inside = [second.carry(one) for one in carried]
     if is_followed():  # (which tensors from outside the body reads turns out when it runs)
@@ -74,7 +74,7 @@ def record_while_loop(
     leaves = pytree.tree_flatten(second.run(body, (*inside, *others)))[0]
     check_results(first, _NAME, [asked])
     check_results(second, _NAME, leaves, inside)
-    if len(leaves) != len(inside) or not all(map(alike, leaves, inside)):
+    if len(leaves) != len(inside) or not all(map(same_result_type, leaves, inside)):
         raise unsupported_higher_order_op(
             f"{_NAME}, of which the body returns something else than it is given"
         )
@@ -133,8 +133,8 @@ class _Loop:
     """
 
     outer: weakref.ref[Recorder]
-    condition: Branch
-    body: Branch
+    condition: SubgraphRecorder
+    body: SubgraphRecorder
     asked: Tensor
     given: tuple[fx.Node, ...]
     inside: tuple[Tensor, ...]
@@ -155,7 +155,7 @@ class _Loop:
         nodes = append_call(
             self._outer, higher_order_ops.WHILE_LOOP, (), graphs, (self.given, tuple(operands)), metas
         )
-        return made(self._outer, nodes)
+        return wrap_values(self._outer, nodes)
 
     def record_keeping(self) -> tuple[list[Tensor], _Kept]:
         """The same, with what its backward needs."""
@@ -183,11 +183,11 @@ class _Loop:
             for stack in stacks
         ]
         # (Without a turn the stacks have one row, which is what was given.)
-        return made(outer, lasts[:-1]), _Kept(tuple(stacks[:-1]), lasts[-1])
+        return wrap_values(outer, lasts[:-1]), _Kept(tuple(stacks[:-1]), lasts[-1])
 
     def _functions(self, more: Sequence[fx.Node] = ()) -> tuple[list[fx.GraphModule], list[fx.Node]]:
-        results = apart(self.body, [read_value(self.body, result) for result in self.results])
-        asked = apart(self.condition, [read_value(self.condition, self.asked)])
+        results = without_aliasing(self.body, [read_value(self.body, result) for result in self.results])
+        asked = without_aliasing(self.condition, [read_value(self.condition, self.asked)])
         return _graphs(self.condition, self.body, asked, [*results, *more])
 
     def record_backward(self, gradients: Sequence[Tensor], kept: _Kept) -> list[Tensor | None]:
@@ -205,7 +205,7 @@ class _Loop:
             self.body.builder.meta(incoming[j]) if j in incoming else _look(self.inside[j]) for j in floats
         ]
         looks += [meta._replace(stride=_contiguous(meta.size)) for _, meta in wanted]
-        asking, back = (Branch(outer, _NAME, Entered()) for _ in range(2))
+        asking, back = (SubgraphRecorder(outer, _NAME, Captures()) for _ in range(2))
         back.builder.root = self.body.builder.root  # functions that take functions are there
         count = meta_of(torch.zeros((), dtype=torch.int64))
         turn, *carried = (back.carried_as(meta) for meta in (count, *map(intern, looks)))
@@ -226,7 +226,7 @@ class _Loop:
                 values.append(with_strides(back.builder, copies[gradient], look.stride))
             else:
                 values.append(before if summed else _zeros(back.builder, look))
-        graphs, operands = _graphs(asking, back, [asked], apart(back, values))
+        graphs, operands = _graphs(asking, back, [asked], without_aliasing(back, values))
         start = [_number(builder, 0)]
         for j, look in zip(floats, looks, strict=False):
             # (Zeros without memory are no operands of such an operator; a copy has some.)
@@ -237,12 +237,12 @@ class _Loop:
         results = append_call(
             outer, higher_order_ops.WHILE_LOOP, (), graphs, (tuple(start), tuple(operands)), (count, *metas)
         )
-        tensors = iter(made(outer, results[1:]))
+        tensors = iter(wrap_values(outer, results[1:]))
         there = [*map(_has_gradient, self.inside), *(edge is not None for edge in self.edges)]
         return [next(tensors) if one else None for one in there]
 
     def _carried_before(
-        self, back: Branch, turn: fx.Node, kept: _Kept, needed: set[fx.Node]
+        self, back: SubgraphRecorder, turn: fx.Node, kept: _Kept, needed: set[fx.Node]
     ) -> dict[fx.Node, fx.Node]:
         """What was carried into the turn that a turn of the backward is for, by what it is in the body."""
         emit = back.builder.emit
@@ -262,7 +262,7 @@ class _Loop:
 
 
 def _copied(
-    branch: Branch, needed: set[fx.Node], to: Branch, standing: dict[fx.Node, fx.Node]
+    branch: SubgraphRecorder, needed: set[fx.Node], to: SubgraphRecorder, standing: dict[fx.Node, fx.Node]
 ) -> dict[fx.Node, fx.Node]:
     """Repeat some nodes of a branch in another one, where others stand for some."""
     copies = dict(standing)
@@ -281,7 +281,7 @@ def _copied(
 
 
 def _graphs(
-    condition: Branch, body: Branch, asked: list[fx.Node], results: list[fx.Node]
+    condition: SubgraphRecorder, body: SubgraphRecorder, asked: list[fx.Node], results: list[fx.Node]
 ) -> tuple[list[fx.GraphModule], list[fx.Node]]:
     graphs, operands = modules((condition, body), (asked, results))
     output: Any = graphs[0].graph.output_node()
