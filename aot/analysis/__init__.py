@@ -1,6 +1,6 @@
 """What the run did: to each argument, and what each output is.
 
-In: a `Traced`. Out: `Effects`, which names the *values* that the graph must return, and says how the
+In: a `Traced`. Out: `EffectSummary`, which names the *values* that the graph must return, and says how the
 caller's world is rebuilt from them: which arguments are written, what else is changed about them, and for
 every output the *root* that it hangs on and the views that lead to it.
 """
@@ -12,67 +12,68 @@ from typing import Any
 
 from torch import Tensor
 
-from aot.analysis.context import World
-from aot.analysis.effect_summary import Effects
-from aot.analysis.in_graph_mutations import writes_in_graph
-from aot.analysis.input_mutations import ArgumentEffects
-from aot.analysis.output_aliasing import OutputEffects
-from aot.analysis.subclass_effects import WrapperEffects, with_wrappers
+from aot.analysis.context import AnalysisContext
+from aot.analysis.effect_summary import EffectSummary
+from aot.analysis.in_graph_mutations import in_graph_mutations
+from aot.analysis.input_mutations import InputMutations
+from aot.analysis.output_aliasing import OutputAliasing
+from aot.analysis.subclass_effects import SubclassEffects, with_subclasses
 from aot.capture.inputs import FakeInputs
 from aot.capture.run import Traced
 
 __all__ = ["analyze"]
 
 
-def analyze(forward: Traced, keep: bool = False) -> Effects:
+def analyze(forward: Traced, keep_input_mutations: bool = False) -> EffectSummary:
     """Classify what the run did.
 
     Args:
-        keep: whether a graph without a backward is to write to its inputs itself, where that is possible.
+        keep_input_mutations: whether a graph without a backward is to write to its inputs itself, where that
+            is possible.
 
     Raises:
         Unsupported: an effect that the wrapper could not repeat exactly.
     """
-    world = World(forward)
-    arguments = ArgumentEffects(world)
+    world = AnalysisContext(forward)
+    arguments = InputMutations(world)
     arguments.check()
     required, released, detached = arguments.requirements()
     changes = arguments.changes(required)
     writes = arguments.writes()
-    outputs = OutputEffects(world, required)
+    outputs = OutputAliasing(world, required)
     seen: dict[int, int] = {}
     results = outputs.link([outputs.output(p, v, seen) for p, v in enumerate(forward.outputs)], seen)
     outputs.check_leaves()
     outputs.check_counters()
     changed = {i for i, _ in changes}
-    wrappers = WrapperEffects(forward, len(world.values), len(outputs.roots))
-    keep = keep and not wrappers.histories  # or there is a backward
-    kept = writes_in_graph(world, writes, changed, outputs.roots, results) if keep else ()
+    wrappers = SubclassEffects(forward, len(world.values), len(outputs.roots))
+    keep_input_mutations = keep_input_mutations and not wrappers.histories  # or there is a backward
+    kept = in_graph_mutations(world, writes, changed, outputs.roots, results) if keep_input_mutations else ()
     in_graph = {write.value for write in kept}
     moves = arguments.silent_moves(writes, outputs.moving)
-    return Effects(
+    return EffectSummary(
         values=tuple(world.values),
         writes=(*(w for w in writes if w.value not in in_graph), *wrappers.writes),
         kept=kept,
         changes=(*changes, *wrappers.changes),
-        required=required,
-        released=released,
+        begin_requires_grad=required,
+        end_requires_grad=released,
         detached=detached,
-        pinned=arguments.pinned((*released, *detached)),
-        grown=arguments.grown(),
-        moves=(*moves, *wrappers.moves),
+        pinned_views=arguments.pinned((*released, *detached)),
+        grown_storages=arguments.grown(),
+        version_bumps_only=(*moves, *wrappers.moves),
         roots=(*outputs.roots, *wrappers.roots),
         root_fakes=(*outputs.fakes, *wrappers.fakes),
-        outputs=with_wrappers(results, wrappers),
+        outputs=with_subclasses(results, wrappers),
         written=arguments.written,
         inference=frozenset(i for i, f in enumerate(forward.entry.fakes) if f.is_inference()),
         several_counters=arguments.several_counters(),
         retaining=_retaining(forward.entry.tensors_and_subclasses),
         retaining_outputs=_retaining([forward.wrapped.get(i, v) for i, v in enumerate(forward.outputs)]),
-        aware=_aware(forward.entry),
+        views_with_history=_aware(forward.entry),
         histories=tuple(wrappers.histories),
         replaced=forward.replaced,
-        visible=forward.num_user_outputs,
+        num_user_outputs=forward.num_user_outputs,
     )
 
 

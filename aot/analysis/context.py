@@ -15,14 +15,15 @@ from aot.tensors.version_counters import counter_groups
 from aot.torch_internals import autograd_graph
 
 
-class World:
+class AnalysisContext:
     """What the two analyses share.
 
     Attributes:
         fakes: the arguments' tensors inside the trace.
         index_of: argument number by the identity of its fake.
         base_of: number of one view by the identity of the fake of its hidden base.
-        lying: the arguments that lie on a storage now; entered: that lay on it when the function began.
+        inputs_now_on: the arguments that lie on a storage now; entered: that lay on it when the function
+            began.
         values: what the graph has to return.
     """
 
@@ -32,15 +33,15 @@ class World:
         self.fakes = forward.entry.fakes
         self.index_of = {id(f): i for i, f in enumerate(self.fakes)}
         self.base_of = {id(b): i for b, i in forward.entry.bases}
-        self.lying: dict[Storage, list[int]] = {}
-        self.entered: dict[Storage, list[int]] = {}
+        self.inputs_now_on: dict[Storage, list[int]] = {}
+        self.inputs_entered_on: dict[Storage, list[int]] = {}
         for i, fake in enumerate(self.fakes):
-            self.lying.setdefault(self.recorder.state(fake), []).append(i)
-            self.entered.setdefault(forward.entry.states[i], []).append(i)
+            self.inputs_now_on.setdefault(self.recorder.state(fake), []).append(i)
+            self.inputs_entered_on.setdefault(forward.entry.states[i], []).append(i)
         self.values: list[Value] = []
         self._whole: dict[Storage, int] = {}
         self._counters: dict[int, tuple[Tensor, int]] = {}
-        states = dict.fromkeys((*self.entered, *self.lying))
+        states = dict.fromkeys((*self.inputs_entered_on, *self.inputs_now_on))
         self._number_counters(
             [
                 *self.fakes,
@@ -86,14 +87,14 @@ class World:
 
     def memory(self, state: Storage) -> Memory:
         """Where a storage is to be found at the end of a call. One that the function made becomes a value."""
-        here = self.lying.get(state, ())
+        here = self.inputs_now_on.get(state, ())
         for i in here:
             moves = (
                 isinstance(event, StorageRebind) for event in self.recorder.journal.changes_of(self.fakes[i])
             )
             if self.forward.entry.states[i] is state and not any(moves):  # nor went elsewhere and came back
                 return Memory(tensor=i)
-        entered = self.entered.get(state)
+        entered = self.inputs_entered_on.get(state)
         if entered:
             return Memory(tensor=entered[0], entry=True)
         if state not in self._whole:
@@ -105,13 +106,13 @@ class World:
         """How the wrapper repeats that a tensor was put onto another storage, to lie there as `where`."""
         return Rebound(self.memory(event.state), where, event.assigned, event.mode)
 
-    def provide(self, state: Storage, value: int) -> None:
+    def register_value(self, state: Storage, value: int) -> None:
         """The value `value` is what a storage that the function made holds, all of it."""
         self._whole.setdefault(state, value)
 
-    def is_provided(self, state: Storage) -> bool:
+    def is_registered(self, state: Storage) -> bool:
         """Whether a storage is to be found without the graph returning it once more."""
-        return state in self._whole or state in self.entered
+        return state in self._whole or state in self.inputs_entered_on
 
 
 def is_current(fake: Tensor) -> bool:

@@ -193,7 +193,7 @@ class WrapperRoot:
 
     Attributes:
         meta: how it is made of outputs.
-        history: the number of its autograd history, if it has one: see `Effects.histories`.
+        history: the number of its autograd history, if it has one: see `EffectSummary.histories`.
         rebound: onto which storages it, and what it is made of, are put then.
     """
 
@@ -220,20 +220,20 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class IsRoot:
     """An output that is a root itself."""
 
     root: int
 
 
-class Taken(enum.Enum):
+class ViewTime(enum.Enum):
     """When a view is taken: autograd treats one that was there before a change of its base in its own way."""
 
-    FIRST = "before the argument is written or changed"
-    UNREQUIRED = "just before its root begins to require grad"
-    LEFT = "when the argument is written, before its metadata and storage are changed"
-    REQUIRED = "just before its root ceases to require grad"
-    LAST = "when everything is done"
+    BEFORE_WRITES = "before the argument is written or changed"
+    BEFORE_REQUIRES_GRAD = "just before its root begins to require grad"
+    BEFORE_METADATA = "when the argument is written, before its metadata and storage are changed"
+    BEFORE_RELEASE = "just before its root ceases to require grad"
+    AT_END = "when everything is done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class View:
     steps: tuple[ViewOp, ...]
     where: Geometry | None
     grad: bool
-    taken: Taken = Taken.LAST
+    taken: ViewTime = ViewTime.AT_END
     reinterpreted: bool = False
     made: autograd_state.CreationMeta | None = None
     stale: bool = False
@@ -270,30 +270,30 @@ class View:
     through: int | None = None
 
     @property
-    def moves(self) -> bool:
+    def bumps_version(self) -> bool:
         """Whether making it moves the version counter that it shares with its root."""
         put = self.rebound is not None and not self.rebound.assigned
         return self.stale or put or any(step.in_place for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class SameAsOutput:
     """An output that is the same object as an earlier one."""
 
     output: int
 
 
-Output = Constant | Whole | View | Repeat
+Output = Constant | IsRoot | View | SameAsOutput
 
 
-def moved_by_outputs(
+def version_bumps_by_outputs(
     outputs: Sequence[Output], roots: Sequence[Root], storages: Sequence[int]
 ) -> dict[int, tuple[int, ...]]:
     """By storage of the arguments: the outputs whose making moves the version counter of an argument on it,
     so that the edges of views there are derived anew."""
     found: dict[int, tuple[int, ...]] = {}
     for position, output in enumerate(outputs):
-        if isinstance(output, View) and output.moves:
+        if isinstance(output, View) and output.bumps_version:
             root = roots[output.root]
             if isinstance(root, (ArgumentRoot, BaseRoot)):
                 storage = storages[root.tensor]
@@ -302,7 +302,7 @@ def moved_by_outputs(
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
+class EffectSummary:
     """What is to be done at every call, besides running the graph.
 
     Attributes:
@@ -310,26 +310,27 @@ class Effects:
         writes: by the wrapper, in order; the early ones come first.
         kept: writes that the graph does itself; it does not return their values.
         changes: changes of metadata and storage, in order, each with its argument.
-        required: leaves that the function lets require grad.
-        released: leaves that the function lets require no grad any more.
+        begin_requires_grad: leaves that the function lets require grad.
+        end_requires_grad: leaves that the function lets require no grad any more.
         detached: arguments whose history the function cuts off.
-        pinned: arguments that are views of released or detached ones, each with that one, and lead to where
-            it was: autograd derived their history after the last write and before that.
-        grown: storages that grow, each as an argument on it on entry, and their size in bytes.
-        moves: arguments of which only the version counter moves.
+        pinned_views: arguments that are views of released or detached ones, each with that one, and lead to
+            where it was: autograd derived their history after the last write and before that.
+        grown_storages: storages that grow, each as an argument on it on entry, and their size in bytes.
+        version_bumps_only: arguments of which only the version counter moves.
         roots, outputs: how the outputs are made.
         root_fakes: the roots' tensors inside the trace.
         written: arguments that lie in a storage that a write changes.
         inference: arguments that are inference tensors.
         several_counters: arguments in a storage that others show under another version counter.
         retaining, retaining_outputs: the arguments and outputs on which `retain_grad` was called.
-        aware: arguments that are views, had no history, and were themselves written to in grad mode: they
-            know the one that they have now, where another view derives it when it is asked.
+        views_with_history: arguments that are views, had no history, and were themselves written to in grad
+            mode: they know the one that they have now, where another view derives it when it is asked.
         histories: the wrapper subclasses in the trace that carry an autograd history, numbered after the
             values.
         replaced: what wrapper subclasses among the arguments are made of from now on: the argument, the way
             to the part by its names, and the output that becomes it.
-        visible: how many of the outputs the caller gets; the others are what wrapper subclasses are made of.
+        num_user_outputs: how many of the outputs the caller gets; the others are what wrapper subclasses are
+            made of.
 
     (Arguments and their storages are numbered as in `Arguments.tensors_and_subclasses`.)
     """
@@ -338,12 +339,12 @@ class Effects:
     writes: tuple[Write, ...]
     kept: tuple[Write, ...]
     changes: tuple[tuple[int, Change], ...]
-    required: tuple[int, ...]
-    released: tuple[int, ...]
+    begin_requires_grad: tuple[int, ...]
+    end_requires_grad: tuple[int, ...]
     detached: tuple[int, ...]
-    pinned: tuple[tuple[int, int], ...]
-    grown: tuple[tuple[int, int], ...]
-    moves: tuple[int, ...]
+    pinned_views: tuple[tuple[int, int], ...]
+    grown_storages: tuple[tuple[int, int], ...]
+    version_bumps_only: tuple[int, ...]
     roots: tuple[Root, ...]
     root_fakes: tuple[Tensor, ...]
     outputs: tuple[Output, ...]
@@ -352,7 +353,7 @@ class Effects:
     several_counters: frozenset[int]
     retaining: tuple[int, ...]
     retaining_outputs: tuple[int, ...]
-    aware: tuple[int, ...]
+    views_with_history: tuple[int, ...]
     histories: tuple[Tensor, ...]
     replaced: tuple[tuple[int, tuple[str, ...], int], ...]
-    visible: int
+    num_user_outputs: int

@@ -27,12 +27,12 @@ BY_STRIDES = (aten.view.default, aten._unsafe_view.default, aten.as_strided.defa
 _EXCHANGES = (aten.t_.default, aten.transpose_.default, aten.swapdims_.default, aten.swapaxes_.default)
 
 
-def goes_unnoticed(event: MetadataMutation | StorageRebind) -> bool:
+def unseen_by_autograd(event: MetadataMutation | StorageRebind) -> bool:
     """Whether autograd takes no note of a change of metadata."""
     return isinstance(event, StorageRebind) or event.mode is not CreationMode.GRAD or event.op in _RESIZES
 
 
-def undone(
+def before_metadata_mutations(
     root: Tensor, size: tuple[int, ...], changes: Sequence[MetadataMutation | StorageRebind]
 ) -> Tensor:
     """A tensor with the history of `root` before these changes of its metadata.
@@ -47,12 +47,12 @@ def undone(
         AutogradStateMutation: one that goes past autograd changes the size, so that the history does not fit
             the tensor, or one that autograd notices goes by strides.
     """
-    if all(map(goes_unnoticed, changes)):
+    if all(map(unseen_by_autograd, changes)):
         return root
     sizes = [size]
     undo: list[tuple[MetadataMutation, tuple[int, ...]]] = []
     for event in changes:
-        unnoticed = goes_unnoticed(event)
+        unnoticed = unseen_by_autograd(event)
         after = _size_after(event, sizes[-1])
         by_strides = isinstance(event, MetadataMutation) and event.op is aten.as_strided_.default
         if (after != sizes[-1]) if unnoticed else by_strides:
@@ -79,7 +79,9 @@ def _size_after(event: MetadataMutation | StorageRebind, size: tuple[int, ...]) 
     return tuple(changed.shape)
 
 
-def derived_anew(root: Tensor, origin: ViewOrigin, stale: bool) -> tuple[Geometry | None, tuple[ViewOp, ...]]:
+def regenerated_view(
+    root: Tensor, origin: ViewOrigin, stale: bool
+) -> tuple[Geometry | None, tuple[ViewOp, ...]]:
     """How autograd comes to a view whose root was changed since: by its geometry; but operations that show
     elements as other numbers are repeated, on what they were called with. (As `View.where` and `steps`.)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from aot.analysis.context import World
-from aot.analysis.effect_summary import ArgumentRoot, BaseRoot, Output, Root, Taken, View, Write
+from aot.analysis.context import AnalysisContext
+from aot.analysis.effect_summary import ArgumentRoot, BaseRoot, Output, Root, View, ViewTime, Write
 from aot.capture.inputs import FakeInputs
 from aot.capture.memory.storage import Storage
 
 
-def writes_in_graph(
-    world: World,
+def in_graph_mutations(
+    world: AnalysisContext,
     writes: Sequence[Write],
     changed: Collection[int],
     roots: Sequence[Root],
@@ -33,9 +33,9 @@ def writes_in_graph(
     entry = world.forward.entry
     elsewhere = {entry.states[p.tensor] for p in world.forward.primals if p.span is not None}
     elsewhere.update(entry.states[i] for i in changed)
-    elsewhere.update(state for state in world.entered if state.grown)
+    elsewhere.update(state for state in world.inputs_entered_on if state.grown)
     for output in outputs:
-        if isinstance(output, View) and output.taken is not Taken.LAST:
+        if isinstance(output, View) and output.taken is not ViewTime.AT_END:
             root = roots[output.root]
             if isinstance(root, (ArgumentRoot, BaseRoot)):
                 elsewhere.add(entry.states[root.tensor])

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from aot import errors
-from aot.analysis.context import World, is_current, root_of
+from aot.analysis.context import AnalysisContext, is_current, root_of
 from aot.analysis.effect_summary import Change, Write
-from aot.analysis.histories import goes_unnoticed, undone
+from aot.analysis.histories import before_metadata_mutations, unseen_by_autograd
 from aot.capture.memory.metadata_log import StorageRebind
 from aot.capture.memory.storage import Storage
 from aot.capture.memory.view_ops import CreationMode
@@ -22,14 +22,14 @@ from aot.tensors.version_counters import version_of
 from aot.torch_internals import autograd_graph, autograd_state, plain_fakes
 
 
-class ArgumentEffects:
+class InputMutations:
     """The effects on arguments, clause by clause.
 
     Attributes:
         written: arguments that lie, or lay, in a storage that a write changes.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: AnalysisContext) -> None:
         self.world = world
         self.forward = world.forward
         self.recorder = world.recorder
@@ -40,7 +40,7 @@ class ArgumentEffects:
         self._repeated = {id(root_of(f)) for f in self.fakes if self.recorder.journal.changes_of(f)}
         # The arguments on a storage by the root that they are, or are views of.
         self._families: dict[tuple[Storage, int], list[int]] = {}
-        for state, entered in world.entered.items():
+        for state, entered in world.inputs_entered_on.items():
             for i in entered:
                 self._families.setdefault((state, id(root_of(self.fakes[i]))), []).append(i)
         self._base_edges = {
@@ -200,7 +200,7 @@ class ArgumentEffects:
         late: list[Write] = []
         written: set[int] = set()
         histories = self._histories()
-        for state in {**self.world.entered, **self.world.lying}:
+        for state in {**self.world.inputs_entered_on, **self.world.inputs_now_on}:
             regions = []
             for root, member in histories.get(state, ()):
                 region = self._region(state, root, member)
@@ -208,7 +208,7 @@ class ArgumentEffects:
                     write = self._tracked(state, root, member, region)
                     (early if write.early else late).append(write)
                     regions.append(region)
-            entered = self.world.entered.get(state, [])
+            entered = self.world.inputs_entered_on.get(state, [])
             if (state.writes or regions) and entered:
                 written.update(entered)
             if not entered or not state.writes:
@@ -266,7 +266,7 @@ class ArgumentEffects:
             return geometry(root)
         if self._is_left(root):
             return self._entry_of(root)
-        unnoticed = [goes_unnoticed(event) for event in self.recorder.journal.changes_of(root)]
+        unnoticed = [unseen_by_autograd(event) for event in self.recorder.journal.changes_of(root)]
         if any(unnoticed):
             # Autograd counts elements where they lay before, and cannot be asked for a view of these now.
             before = self._entry_of(root)
@@ -311,7 +311,7 @@ class ArgumentEffects:
         entry = None if index is None else self.forward.entry.states[index]
         if any(isinstance(event, StorageRebind) and event.state is not entry for event in changes):
             return self._is_left(root)
-        unnoticed = [goes_unnoticed(event) for event in changes]
+        unnoticed = [unseen_by_autograd(event) for event in changes]
         if not any(unnoticed):
             # Autograd takes note of the changes, whichever came first; the root is what the last one made.
             return not changes or self._ends_in_change(root)
@@ -346,7 +346,7 @@ class ArgumentEffects:
         node = root.grad_fn
         if node is None or node is last:
             return True
-        noticed = not goes_unnoticed(self.recorder.journal.changes_of(root)[-1])
+        noticed = not unseen_by_autograd(self.recorder.journal.changes_of(root)[-1])
         return noticed and any(below is last for below, _ in node.next_functions)
 
     def _is_left(self, root: Tensor) -> bool:
@@ -379,11 +379,11 @@ class ArgumentEffects:
         through = None if region == there else region
         fake = root
         changes = self.recorder.journal.changes_of(root)
-        unnoticed = [goes_unnoticed(event) for event in changes]
+        unnoticed = [unseen_by_autograd(event) for event in changes]
         fits = root.shape == there.size or not all(unnoticed)
         if any(unnoticed) and early and fits:
             with self.recorder, torch.enable_grad():
-                fake = undone(root, there.size, changes)
+                fake = before_metadata_mutations(root, there.size, changes)
         elif changes and all(unnoticed) and early and self.recorder.state(root) is state:
             # The history is that of a tensor that lies as the root did, not as it does since.
             with plain_fakes.geometry_replaced(root, *there[:3]), torch.enable_grad():
@@ -406,7 +406,7 @@ class ArgumentEffects:
 
     def _beyond(self, state: Storage, where: Geometry, target: Tensor) -> Write:
         """A write to elements that no argument showed when the function began."""
-        entered = self.world.entered[state]
+        entered = self.world.inputs_entered_on[state]
         together = [i for i in entered if self.world.count_together(self.fakes[i], target)]
         member = together[0] if together else entered[0]
         where = where.once
@@ -428,7 +428,7 @@ class ArgumentEffects:
         """Storages that have grown: an argument on each, and how many bytes they have now."""
         return tuple(
             (entered[0], state.grown[-1].nbytes())
-            for state, entered in self.world.entered.items()
+            for state, entered in self.world.inputs_entered_on.items()
             if state.grown
         )
 
@@ -486,7 +486,7 @@ class ArgumentEffects:
     def several_counters(self) -> frozenset[int]:
         """The arguments in storages that are not all counted together."""
         found: set[int] = set()
-        for members in self.world.entered.values():
+        for members in self.world.inputs_entered_on.values():
             if len({self.world.counter(self.fakes[i]) for i in members}) > 1:
                 found.update(members)
         return frozenset(found)

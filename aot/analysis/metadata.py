@@ -1,7 +1,7 @@
 """The public vocabulary: what a compiled function does to each argument, and what each result is.
 
-In: a `Traced` and its `Effects`. Out: a `ViewAndMutationMeta`, in the terms of AOTAutograd. Nothing is
-compiled from it: it is what `Effects` say, for people and for compilers.
+In: a `Traced` and its `EffectSummary`. Out: a `ViewAndMutationMeta`, in the terms of AOTAutograd. Nothing is
+compiled from it: it is what `EffectSummary` say, for people and for compilers.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 from aot.analysis.effect_summary import (
     AliasRoot,
     Constant,
-    Effects,
+    EffectSummary,
     FunctionViewRoot,
+    IsRoot,
     Output,
-    Repeat,
+    SameAsOutput,
     ValueRoot,
     View,
-    Whole,
     WrapperRoot,
 )
 from aot.capture.memory.metadata_log import MetadataMutation
@@ -183,30 +183,33 @@ class ViewAndMutationMeta:
         return "\n".join(lines)
 
 
-def describe(forward: Traced, effects: Effects, keep: bool) -> ViewAndMutationMeta:
-    """What the run did, in these terms; `keep` says whether the graph was to write to its inputs."""
+def view_and_mutation_metadata(
+    forward: Traced, effects: EffectSummary, keep_input_mutations: bool
+) -> ViewAndMutationMeta:
+    """What the run did, in these terms; `keep_input_mutations` says whether the graph was to write to its
+    inputs."""
     outputs = _Outputs(forward, effects)
     states = forward.recorder.rng_states
-    infos = tuple(outputs.info(position) for position in range(effects.visible))
+    infos = tuple(outputs.info(position) for position in range(effects.num_user_outputs))
     return ViewAndMutationMeta(
         input_info=_inputs(forward, effects),
         output_info=infos,
         num_intermediate_bases=len(outputs.bases),
-        keep_input_mutations=keep,
+        keep_input_mutations=keep_input_mutations,
         is_train=bool(effects.histories) or any(value.history is not None for value in effects.values),
         num_outputs_rng_offset=0 if states is None else len(states.first),
         subclasses=_subclasses(forward, effects),
     )
 
 
-def _subclasses(forward: Traced, effects: Effects) -> SubclassMeta | None:
+def _subclasses(forward: Traced, effects: EffectSummary) -> SubclassMeta | None:
     inputs = tuple(wrapper.meta for wrapper in forward.entry.wrappers)
-    roots = ((p, effects.roots[o.root]) for p, o in enumerate(effects.outputs) if isinstance(o, Whole))
+    roots = ((p, effects.roots[o.root]) for p, o in enumerate(effects.outputs) if isinstance(o, IsRoot))
     outputs = {position: root.meta for position, root in roots if isinstance(root, WrapperRoot)}
     return SubclassMeta(inputs, outputs) if inputs or outputs else None
 
 
-def _inputs(forward: Traced, effects: Effects) -> tuple[InputAliasInfo, ...]:
+def _inputs(forward: Traced, effects: EffectSummary) -> tuple[InputAliasInfo, ...]:
     entry, recorder = forward.entry, forward.recorder
     states = tuple(dict.fromkeys(entry.states))
     targets = [target for state in states for target in (*state.version_bumped, *state.writes.values())]
@@ -214,7 +217,7 @@ def _inputs(forward: Traced, effects: Effects) -> tuple[InputAliasInfo, ...]:
     counters = dict(zip(every, counter_groups(tuple(every.values())), strict=True))
     places = {state: _Written(state, counters) for state in states}
     in_graph = {write.tensor for write in effects.kept}
-    autograd = {*effects.required, *effects.released, *effects.detached}
+    autograd = {*effects.begin_requires_grad, *effects.end_requires_grad, *effects.detached}
     found = []
     for i, (fake, state, where) in enumerate(zip(entry.fakes, entry.states, entry.before, strict=True)):
         events = recorder.journal.changes_of(fake)
@@ -314,13 +317,13 @@ class _Outputs:
         bases: the values of intermediates that are saved as outputs, and their numbers.
     """
 
-    def __init__(self, forward: Traced, effects: Effects) -> None:
+    def __init__(self, forward: Traced, effects: EffectSummary) -> None:
         self.forward = forward
         self.effects = effects
         self.bases: dict[int, int] = {}
         self._user_outputs: dict[int, int] = {}
         for position, output in enumerate(effects.outputs):
-            if isinstance(output, Whole):
+            if isinstance(output, IsRoot):
                 root = effects.roots[output.root]
                 if isinstance(root, ValueRoot):
                     self._user_outputs.setdefault(root.value, position)
@@ -336,13 +339,13 @@ class _Outputs:
         return OutputAliasInfo(kind, type(value), base, value.requires_grad)
 
     def _type(self, output: Output, value: Tensor) -> tuple[OutputType, int | None]:
-        if isinstance(output, Repeat):
+        if isinstance(output, SameAsOutput):
             first = self.effects.outputs[output.output]
             kind, base = self._type(first, value)
             if kind is OutputType.NON_ALIAS:
                 return OutputType.ALIAS_OF_INTERMEDIATE_BASE_IS_USER_OUTPUT, output.output
             return kind, base
-        assert isinstance(output, (Whole, View))
+        assert isinstance(output, (IsRoot, View))
         tensor, made = self._memory(output.root)
         root = self.effects.roots[output.root]
         if isinstance(root, FunctionViewRoot) or (isinstance(output, View) and _is_by_function(output)):
@@ -351,9 +354,9 @@ class _Outputs:
         if origin is not None and is_undeclared_view(origin[1].step.op):
             return OutputType.UNSAFE_VIEW_ALIAS, tensor
         if tensor is not None:
-            whole = isinstance(output, Whole) and value is self.forward.entry.tensors_and_subclasses[tensor]
+            whole = isinstance(output, IsRoot) and value is self.forward.entry.tensors_and_subclasses[tensor]
             return (OutputType.IS_INPUT if whole else OutputType.ALIAS_OF_INPUT), tensor
-        if isinstance(output, Whole) and isinstance(root, (ValueRoot, WrapperRoot)):
+        if isinstance(output, IsRoot) and isinstance(root, (ValueRoot, WrapperRoot)):
             return OutputType.NON_ALIAS, None
         if isinstance(root, WrapperRoot):
             return OutputType.ALIAS_OF_INTERMEDIATE, None

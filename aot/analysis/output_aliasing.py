@@ -11,30 +11,30 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import errors
-from aot.analysis.context import World, is_current, is_function_view, root_of
+from aot.analysis.context import AnalysisContext, is_current, is_function_view, root_of
 from aot.analysis.effect_summary import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
     Constant,
     FunctionViewRoot,
+    IsRoot,
     Memory,
     Output,
     Rebound,
-    Repeat,
     Root,
-    Taken,
+    SameAsOutput,
     ValueRoot,
     View,
-    Whole,
+    ViewTime,
 )
 from aot.analysis.histories import (
     BY_STRIDES,
-    derived_anew,
     has_history_of_a_view,
     is_of_stale,
     leads_to,
     made_by_function,
+    regenerated_view,
 )
 from aot.capture.memory.metadata_log import StorageRebind, ViewOrigin
 from aot.capture.memory.storage import Storage
@@ -47,7 +47,7 @@ _NOWHERE = Geometry((0,), (1,), 0, torch.float32)
 _WITHOUT_GRAD = ("NO_GRAD_MODE", "INFERENCE_MODE")
 
 
-class OutputEffects:
+class OutputAliasing:
     """The outputs, one by one.
 
     Attributes:
@@ -55,7 +55,7 @@ class OutputEffects:
         moving: arguments whose version counter the making of an output moves.
     """
 
-    def __init__(self, world: World, required: tuple[int, ...]) -> None:
+    def __init__(self, world: AnalysisContext, required: tuple[int, ...]) -> None:
         self.world = world
         self._required = {id(world.fakes[i]) for i in required}
         self.recorder = world.recorder
@@ -73,11 +73,11 @@ class OutputEffects:
         if not isinstance(value, Tensor):
             return Constant(value)
         if id(value) in seen:
-            return Repeat(seen[id(value)])
+            return SameAsOutput(seen[id(value)])
         seen[id(value)] = position
         root = self.world.root(value)
         if id(value) in self.world.index_of or root is value:
-            return Whole(self.root(value))
+            return IsRoot(self.root(value))
         return self._view(value, root)
 
     def _view(self, value: Tensor, root: Tensor) -> View:
@@ -100,7 +100,9 @@ class OutputEffects:
             index = self.world.index_of.get(id(start))
             if index is not None and steps and not reshapes and version_of(value) == version:
                 self._leaves += [value] if steps[-1].leaf else []
-                return View(self.root(start), steps, None, True, taken=Taken.LEFT, rebound=rebound)
+                return View(
+                    self.root(start), steps, None, True, taken=ViewTime.BEFORE_METADATA, rebound=rebound
+                )
             return self._left_behind(value, start, state, rebound)
         moved = origin is not None and version_of(value) != origin.version
         stale = moved and root.requires_grad
@@ -122,7 +124,12 @@ class OutputEffects:
             assert owner is not None
             first = version == self.world.forward.entry.versions[owner]
             return View(
-                self.root(start), steps, None, True, Taken.FIRST if first else Taken.LAST, stale=not first
+                self.root(start),
+                steps,
+                None,
+                True,
+                ViewTime.BEFORE_WRITES if first else ViewTime.AT_END,
+                stale=not first,
             )
         leaf = is_current(value) and value.is_leaf
         if moved and not root.requires_grad and not leaf and value.requires_grad:
@@ -143,7 +150,7 @@ class OutputEffects:
                     f"require grad, and not simply that; call requires_grad_ outside of the function"
                 )
             view = View(self.root(start), steps, None, True)
-            return replace(view, taken=Taken.UNREQUIRED, required=index, rebound=rebound)
+            return replace(view, taken=ViewTime.BEFORE_REQUIRES_GRAD, required=index, rebound=rebound)
         if start is not root and id(start) in self._required and not leads_to(value, start):
             raise errors.AutogradStateMutation(
                 f"an output of shape {tuple(value.shape)} was taken of a view, before the function let that "
@@ -165,7 +172,7 @@ class OutputEffects:
                 if not steps:
                     view = self._by_geometry(value, start, root, False)
                 owner = self.world.index_of.get(id(root))
-                return replace(view, taken=Taken.UNREQUIRED, required=owner, rebound=rebound)
+                return replace(view, taken=ViewTime.BEFORE_REQUIRES_GRAD, required=owner, rebound=rebound)
         if any(step.leaf for step in steps) and self.recorder.journal.reshaped(start) == reshapes:
             self._leaves += [value] if steps[-1].leaf else []
             return View(self.root(start), steps, None, True, rebound=rebound)
@@ -184,12 +191,12 @@ class OutputEffects:
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that was detached in "
                     f"place since, or of a view that was made a leaf; use detach(), or make it outside"
                 )
-            view = View(self.root(start), steps, None, True, taken=Taken.REQUIRED, rebound=rebound)
+            view = View(self.root(start), steps, None, True, taken=ViewTime.BEFORE_RELEASE, rebound=rebound)
             return replace(view, required=owner)
         elsewhere = elsewhere or self.recorder.journal.reshaped(start) != reshapes
         first = index is not None and not reshapes and version == self.world.forward.entry.versions[index]
         if elsewhere and index is not None and steps and not reshapes and not (stale or derived):
-            taken = Taken.FIRST if first else Taken.LEFT
+            taken = ViewTime.BEFORE_WRITES if first else ViewTime.BEFORE_METADATA
             return View(self.root(start), steps, None, True, taken, rebound=rebound)
         if elsewhere and steps and value.requires_grad and not (stale or derived):
             # (What put it there went past autograd, for which the view is what its operations make of the
@@ -208,7 +215,7 @@ class OutputEffects:
         ordinary = autograd_state.creation_meta(value) == "DEFAULT" and not noticed
         if (stale or derived) and steps and ordinary:
             assert origin is not None
-            where, repeated = derived_anew(root, origin, stale)
+            where, repeated = regenerated_view(root, origin, stale)
             if repeated:
                 other = where is not None and not same_interpretation(where, geometry(root))
                 return View(self.root(root), repeated, where, True, reinterpreted=other, rebound=rebound)
@@ -223,14 +230,14 @@ class OutputEffects:
         # view that was there before a write, and none for one that was not.)
         before = moved and not value.requires_grad and value._is_view()
         passed = index is not None or id(start) in self.world.base_of
-        taken = Taken.FIRST if before and passed and not reshapes else Taken.LAST
+        taken = ViewTime.BEFORE_WRITES if before and passed and not reshapes else ViewTime.AT_END
         # (To move the counter once more would have it derive those of arguments that share it anew as well.)
-        stale = before and taken is Taken.LAST and not self._counts_with_a_followed_view(value)
+        stale = before and taken is ViewTime.AT_END and not self._counts_with_a_followed_view(value)
         if first and any(step.in_place for step in steps) and index is not None:
             # Taken from the argument before it moved its version counter, and taken note of since.
-            taken = Taken.FIRST
+            taken = ViewTime.BEFORE_WRITES
         view = View(self.root(start), steps, None, True, taken, stale=stale, rebound=rebound)
-        if view.moves and index is not None:
+        if view.bumps_version and index is not None:
             self.moving.add(index)
         return view
 
@@ -273,7 +280,7 @@ class OutputEffects:
         """Take views of views that are outputs themselves from these."""
         return tuple(
             self._linked(output, self.world.forward.outputs[p], outputs, seen)
-            if isinstance(output, View) and output.taken is Taken.LAST
+            if isinstance(output, View) and output.taken is ViewTime.AT_END
             else output
             for p, output in enumerate(outputs)
         )
@@ -332,9 +339,11 @@ class OutputEffects:
             other = not same_interpretation(self.world.forward.entry.before[index], where)
             made = _made_a_leaf(value)
             self._leaves += [value] if made else []
-            taken = Taken.LEFT if version_of(start) == version_of(value) else Taken.FIRST
+            taken = (
+                ViewTime.BEFORE_METADATA if version_of(start) == version_of(value) else ViewTime.BEFORE_WRITES
+            )
             if origin is None or origin.version != version_of(value):
-                taken = Taken.FIRST
+                taken = ViewTime.BEFORE_WRITES
             grad = autograd_state.creation_meta(value) not in _WITHOUT_GRAD
             return View(self.root(start), (), where, grad, taken, other, requires_grad=made, rebound=rebound)
         if value.requires_grad:
@@ -361,11 +370,11 @@ class OutputEffects:
         if not stale and made in _WITHOUT_GRAD and is_current(value) and value.grad_fn is not None:
             # Taken in grad mode of one that was not.
             steps = (ViewOp(torch.ops.aten.alias.default, (), {}, None, CreationMode.GRAD),)
-            return View(number, steps, where, False, Taken.LAST, other, special)
+            return View(number, steps, where, False, ViewTime.AT_END, other, special)
         if not stale or made == "DEFAULT":
-            return View(number, (), where, grad, Taken.LAST, other, special)
+            return View(number, (), where, grad, ViewTime.AT_END, other, special)
         # Of the history of such a view autograd says that it cannot be told any more.
-        taken = Taken.FIRST if given else Taken.LAST
+        taken = ViewTime.BEFORE_WRITES if given else ViewTime.AT_END
         return View(number, (), where, grad, taken, other, special, stale=not given)
 
     def _origin(self, value: Tensor) -> ViewOrigin | None:
@@ -477,13 +486,13 @@ class OutputEffects:
                 f"an output of shape {tuple(fake.shape)} has a history of another shape, as it was put onto "
                 f"other memory past autograd (set_ under torch.no_grad, .data = ...); return a new tensor"
             )
-        if not self.world.is_provided(state):
+        if not self.world.is_registered(state):
             base, _ = state.base()
-            alone = self._sharing[state] == 1 and state not in self.world.lying and not state.grown
+            alone = self._sharing[state] == 1 and state not in self.world.inputs_now_on and not state.grown
             counts_apart = state.inference and has_counter(fake)
             if (alone or base == where) and not counts_apart and not where.is_lazy:
                 value = self.world.value(state.read(where), where, history, state.inference)
-                self.world.provide(state, value)
+                self.world.register_value(state, value)
                 self._leaves += [fake] if leaf else []
                 return ValueRoot(value, leaf)
         if leaf:
@@ -549,7 +558,7 @@ class OutputEffects:
         """The first argument that lay on a storage, or lies there now, for each version counter."""
         if state not in self._counters:
             found = self._counters[state] = {}
-            for i in (*self.world.entered.get(state, ()), *self.world.lying.get(state, ())):
+            for i in (*self.world.inputs_entered_on.get(state, ()), *self.world.inputs_now_on.get(state, ())):
                 if not self.world.fakes[i].is_inference():
                     found.setdefault(self.world.counter(self.world.fakes[i]), i)
         return self._counters[state]

@@ -17,12 +17,12 @@ from aot.analysis.context import is_current, root_of
 from aot.analysis.effect_summary import (
     ArgumentRoot,
     Change,
+    IsRoot,
     Output,
-    Repeat,
     Root,
-    Taken,
+    SameAsOutput,
     View,
-    Whole,
+    ViewTime,
     WrapperRebound,
     WrapperRoot,
     Write,
@@ -37,7 +37,7 @@ from aot.tensors.subclasses import flatten_subclass, has_nested_ints, inner_wrap
 from aot.torch_internals import autograd_graph, autograd_state, tensor_impl
 
 
-class WrapperEffects:
+class SubclassEffects:
     """The effects on wrapper subclasses.
 
     Args:
@@ -195,11 +195,11 @@ class WrapperEffects:
 
     def _output(self, value: Tensor, earlier: int | None) -> Output:
         if earlier is not None:
-            return Repeat(earlier)
+            return SameAsOutput(earlier)
         views = self.forward.recorder.wrapper_views
         root = views.root(value, {*self._numbers, *self._parts})
         if root is value:
-            return Whole(self._root(root))
+            return IsRoot(self._root(root))
         steps: list[ViewOp] = []
         # Of the views whose making autograd remembers: whether they are older, or newer, than a write.
         older: list[bool] = []
@@ -247,11 +247,13 @@ class WrapperEffects:
         assert origin is not None
         before = value._is_view() and not value.requires_grad and value._version != origin.version
         given = id(root) in self._numbers and not views.changed_before(first)
-        if before and taken is Taken.LAST and given and self._parts_of(first, root) is None:
-            taken = Taken.FIRST
-        return View(self._root(root), tuple(steps), None, True, taken, stale=before and taken is Taken.LAST)
+        if before and taken is ViewTime.AT_END and given and self._parts_of(first, root) is None:
+            taken = ViewTime.BEFORE_WRITES
+        return View(
+            self._root(root), tuple(steps), None, True, taken, stale=before and taken is ViewTime.AT_END
+        )
 
-    def _taken(self, value: Tensor, first: Tensor, root: Tensor, older: bool, newer: bool) -> Taken:
+    def _taken(self, value: Tensor, first: Tensor, root: Tensor, older: bool, newer: bool) -> ViewTime:
         """When a view is to be taken, by way of the `first` one: before anything happens to its root, or
         after all that does.
 
@@ -260,17 +262,17 @@ class WrapperEffects:
             newer: whether it may not be taken before.
         """
         views, parts = self.forward.recorder.wrapper_views, self._parts_of(first, root)
-        early = older or views.changed_since(first) or parts is Taken.FIRST
+        early = older or views.changed_since(first) or parts is ViewTime.BEFORE_WRITES
         if not early:
-            return Taken.LAST
+            return ViewTime.AT_END
         known = id(root) in self._numbers
         if newer or (older and not known):
             raise _written(value)
-        if views.changed_before(first) or parts is Taken.LAST or not known:
+        if views.changed_before(first) or parts is ViewTime.AT_END or not known:
             raise _changed(value)
-        return Taken.FIRST
+        return ViewTime.BEFORE_WRITES
 
-    def _parts_of(self, view: Tensor, root: Tensor) -> Taken | None:
+    def _parts_of(self, view: Tensor, root: Tensor) -> ViewTime | None:
         """Whether a view is one of what an argument was made of, or of what it is made of now; None if that
         is the same."""
         number = self._numbers.get(id(root))
@@ -284,9 +286,9 @@ class WrapperEffects:
         there = [tensor_impl.storage_key(part) for part in flatten_subclass(view)[1]]
         if len(there) == len(now):
             if there == now:
-                return Taken.LAST
+                return ViewTime.AT_END
             if there == before:
-                return Taken.FIRST
+                return ViewTime.BEFORE_WRITES
         raise _changed(view)
 
     def _root(self, fake: Tensor) -> int:
@@ -347,6 +349,6 @@ def _by_function(value: Tensor) -> errors.UnsupportedOutput:
     )
 
 
-def with_wrappers(outputs: tuple[Output, ...], wrappers: WrapperEffects) -> tuple[Output, ...]:
+def with_subclasses(outputs: tuple[Output, ...], wrappers: SubclassEffects) -> tuple[Output, ...]:
     """The outputs, with those that are wrapper subclasses in their places."""
     return tuple(wrappers.outputs.get(position, output) for position, output in enumerate(outputs))

@@ -11,7 +11,7 @@ from torch import Tensor, fx, nn
 
 from aot import errors
 from aot.analysis import analyze
-from aot.analysis.metadata import InputAliasInfo, OutputType, describe
+from aot.analysis.metadata import InputAliasInfo, OutputType, view_and_mutation_metadata
 from aot.backends.compilers import nop
 from aot.cache.entry import Slot
 from aot.capture.cast_inputs import CastInputs
@@ -163,7 +163,7 @@ class _Export(CompiledModule):
         try:
             with noted.running(), self._recording():
                 forward = trace_function(flat, arguments, self._decompositions, lifetimes, inference, False)
-                metadata = describe(forward, analyze(forward), False)
+                metadata = view_and_mutation_metadata(forward, analyze(forward), False)
                 graph = self._graph(forward, arguments, metadata.input_info)
         finally:
             self._traced()

@@ -1,7 +1,8 @@
 """Where the backward of a trace begins and ends: the edges of its autograd graph that the caller knows.
 
-In: a `Traced` and its `Effects`. Out: `UserTensor` tensors, and the edges where the arguments entered; and
-the refusal of what goes wrong at these edges: hooks on what is the caller's, histories that autograd forgets.
+In: a `Traced` and its `EffectSummary`. Out: `UserTensor` tensors, and the edges where the arguments entered;
+and the refusal of what goes wrong at these edges: hooks on what is the caller's, histories that autograd
+forgets.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from aot.analysis.context import is_current, root_of
-from aot.analysis.effect_summary import AliasRoot, Effects, FunctionViewRoot, ValueRoot, View, WrapperRoot
+from aot.analysis.effect_summary import (
+    AliasRoot,
+    EffectSummary,
+    FunctionViewRoot,
+    ValueRoot,
+    View,
+    WrapperRoot,
+)
 from aot.capture.autograd.edge_targets import ArgumentEdge, OutputEdge, RebuiltEdge, Target, WrittenEdge
 from aot.capture.autograd.segments import Key, SegmentedGraph, UserTensor, key_of
 from aot.capture.run import Traced
@@ -23,7 +31,7 @@ from aot.tensors.version_counters import version_of
 
 def exposed_of(
     forward: Traced,
-    effects: Effects,
+    effects: EffectSummary,
     histories: Mapping[int, Tensor],
     ends: Mapping[Key, ArgumentEdge],
 ) -> list[UserTensor]:
@@ -71,7 +79,7 @@ def exposed_of(
     return list(known.values())
 
 
-def ends_of(forward: Traced, effects: Effects) -> dict[Key, ArgumentEdge]:
+def ends_of(forward: Traced, effects: EffectSummary) -> dict[Key, ArgumentEdge]:
     """What is differentiated with respect to: every argument's edge on entry, and hidden bases'; and
     arguments that began to require grad."""
     entry = forward.entry
@@ -85,7 +93,7 @@ def ends_of(forward: Traced, effects: Effects) -> dict[Key, ArgumentEdge]:
     for i, wrapper in enumerate(entry.wrappers):
         if wrapper.edge is not None:
             ends.setdefault(key_of(wrapper.edge), ArgumentEdge(len(entry.fakes) + i, False))
-    for i in effects.required:
+    for i in effects.begin_requires_grad:
         ends.setdefault(key_of(get_gradient_edge(entry.fakes[i])), ArgumentEdge(i, False))
     return ends
 

@@ -124,7 +124,7 @@ class Joint:
 
     Attributes:
         graph: primals and tangents in, values then gradients out, the latter of both segment by segment.
-        returned: which values of the `Effects` it returns, in order.
+        returned: which values of the `EffectSummary` it returns, in order.
         primals: what each primal is.
         generators: the devices whose generators' states come in after the primals, and go out after the
             values; none unless random draws are functionalized.

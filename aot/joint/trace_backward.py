@@ -1,8 +1,8 @@
 """The joint graph: the recorded forward, then its backward, recorded in the same trace.
 
-In: a `Traced` and its `Effects`. Out: a `Joint` (`aot.joint.joint`): one graph whose inputs are primals then
-tangents and whose outputs are the forward's values then the gradients, as AOTAutograd's convention has it,
-and the `Segment`s that the backward consists of: what comes in, what goes out to where, and what of the
+In: a `Traced` and its `EffectSummary`. Out: a `Joint` (`aot.joint.joint`): one graph whose inputs are primals
+then tangents and whose outputs are the forward's values then the gradients, as AOTAutograd's convention has
+it, and the `Segment`s that the backward consists of: what comes in, what goes out to where, and what of the
 caller's they keep.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 from torch.autograd.graph import Node, get_gradient_edge
 
-from aot.analysis.effect_summary import Effects
+from aot.analysis.effect_summary import EffectSummary
 from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, RebuiltEdge, Target
 from aot.capture.autograd.engine import (
     BackwardRecorder,
@@ -43,7 +43,7 @@ from aot.tensors.subclasses import inner_tensors, is_nested, is_wrapper, layout_
 from aot.torch_internals import autograd_graph, fx_graphs, symbolic_shapes, tensor_impl
 
 
-def record_backward(forward: Traced, effects: Effects) -> Joint:
+def record_backward(forward: Traced, effects: EffectSummary) -> Joint:
     """Differentiate the recorded forward, inside its trace, and close the graph.
 
     Raises:
@@ -98,7 +98,7 @@ class _Recording:
     def __init__(
         self,
         forward: Traced,
-        effects: Effects,
+        effects: EffectSummary,
         histories: Mapping[int, Tensor],
         ends: Mapping[Key, ArgumentEdge],
     ) -> None:
@@ -303,7 +303,7 @@ class _Recording:
                 likes.append((edge, self.histories[value]))
             else:
                 likes.append((edge, torch.empty(()) if tangent is None else tangent.fake))
-        released = bool(self.effects.released)
+        released = bool(self.effects.end_requires_grad)
         return RetracePoint(self.forward.recorder, tuple(likes), tuple(ends), {}, released, tuple(native))
 
     def _without_nodes(

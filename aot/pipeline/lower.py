@@ -17,8 +17,8 @@ from torch import fx
 
 from aot import logs
 from aot.analysis import analyze
-from aot.analysis.effect_summary import Effects
-from aot.analysis.metadata import describe
+from aot.analysis.effect_summary import EffectSummary
+from aot.analysis.metadata import view_and_mutation_metadata
 from aot.backends import graph_names
 from aot.backends.compilers import example_inputs, mark_static
 from aot.capture.autograd.engine import RetracePoint
@@ -150,7 +150,7 @@ def record(
         entry = forward.entry
         expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
         effects = analyze(forward, options.keep)
-        metadata = describe(forward, effects, options.keep)
+        metadata = view_and_mutation_metadata(forward, effects, options.keep)
         noted.begin_backward()
         joint = record_backward(forward, effects)
     if not noted.changes.once:
@@ -277,7 +277,7 @@ def _written_together(arguments: Arguments) -> tuple[frozenset[int], ...]:
 
 
 def _partitioned(
-    joint: Joint, effects: Effects, partition: Partitioner, parameters: frozenset[int], name: str
+    joint: Joint, effects: EffectSummary, partition: Partitioner, parameters: frozenset[int], name: str
 ) -> tuple[fx.GraphModule, fx.GraphModule | None]:
     """The forward and the backward of a joint graph.
 

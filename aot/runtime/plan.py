@@ -1,7 +1,7 @@
 """The plan: everything that a call does besides running graphs, as pure data.
 
-In: `Effects`, a `Joint` and the partitioned forward graph. Out: a `Plan`, from which `codegen` writes the
-wrapper. It holds no tensor, no fake and no node.
+In: `EffectSummary`, a `Joint` and the partitioned forward graph. Out: a `Plan`, from which `codegen` writes
+the wrapper. It holds no tensor, no fake and no node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.analysis.effect_summary import Change, Effects, Output, Root, ValueRoot, Write
+from aot.analysis.effect_summary import Change, EffectSummary, Output, Root, ValueRoot, Write
 from aot.capture.autograd.edge_targets import ArgumentEdge, WrittenEdge
 from aot.joint.joint import Joint, Kept, Segment
 from aot.runtime.saved_values import Own, Saved, Saving, Savings, Watch, tangents_from_start
@@ -86,7 +86,7 @@ class Plan:
         parts: the parts of the backward.
         order: in which order everything is done after the forward graph has run.
         writes, changes, required, released, detached, pinned, grown, moves, roots, outputs, retaining,
-            retaining_outputs, aware, replaced, visible: see `Effects`.
+            retaining_outputs, aware, replaced, visible: see `EffectSummary`.
         grad: grad mode at the call; `grad_after`: when it returns.
         inference: whether the call is made in inference mode.
         converted: the values that the caller gets as inference tensors.
@@ -137,7 +137,7 @@ class Plan:
 
 
 def make_plan(
-    effects: Effects,
+    effects: EffectSummary,
     joint: Joint,
     forward: fx.GraphModule,
     backwards: Sequence[tuple[fx.GraphModule | None, tuple[int, ...]]],
@@ -179,7 +179,7 @@ def make_plan(
     return Plan(
         tensors=len(storages),
         storages=storages,
-        leaves=leaves.union(effects.required),
+        leaves=leaves.union(effects.begin_requires_grad),
         together=together,
         wrapped=wrapped,
         inputs=tuple(Input(p.tensor, p.span, p.dtype, p.lazy) for p in joint.primals),
@@ -195,19 +195,19 @@ def make_plan(
         order=arrange(effects, joint.segments, storages),
         writes=effects.writes,
         changes=effects.changes,
-        required=effects.required,
-        released=effects.released,
+        required=effects.begin_requires_grad,
+        released=effects.end_requires_grad,
         detached=effects.detached,
-        pinned=effects.pinned,
-        grown=effects.grown,
-        moves=effects.moves,
+        pinned=effects.pinned_views,
+        grown=effects.grown_storages,
+        moves=effects.version_bumps_only,
         roots=effects.roots,
         outputs=effects.outputs,
         retaining=effects.retaining,
         retaining_outputs=effects.retaining_outputs,
-        aware=effects.aware,
+        aware=effects.views_with_history,
         replaced=effects.replaced,
-        visible=effects.visible,
+        visible=effects.num_user_outputs,
         grad=grad,
         grad_after=grad_after,
         inference=inference,
@@ -224,15 +224,27 @@ def _is_idle(node: fx.Node) -> bool:
 
 
 def _lying(
-    asked: bool, apart: bool, effects: Effects, joint: Joint, parts: Sequence[Part]
+    asked: bool, apart: bool, effects: EffectSummary, joint: Joint, parts: Sequence[Part]
 ) -> PlacementSensitivity:
     moved = (
-        *(effects.changes, effects.required, effects.released, effects.detached, effects.pinned),
-        *(effects.grown, effects.retaining, effects.retaining_outputs, effects.aware, effects.replaced),
+        *(
+            effects.changes,
+            effects.begin_requires_grad,
+            effects.end_requires_grad,
+            effects.detached,
+            effects.pinned_views,
+        ),
+        *(
+            effects.grown_storages,
+            effects.retaining,
+            effects.retaining_outputs,
+            effects.views_with_history,
+            effects.replaced,
+        ),
     )
     if asked or any(moved):
         return PlacementSensitivity.FULL
-    done = (effects.writes, effects.kept, effects.moves)
+    done = (effects.writes, effects.kept, effects.version_bumps_only)
     if (
         apart
         and not any(done)

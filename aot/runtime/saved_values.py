@@ -22,7 +22,7 @@ from torch import fx
 
 from aot.analysis.effect_summary import (
     AliasRoot,
-    Effects,
+    EffectSummary,
     FunctionViewRoot,
     Rebound,
     ValueRoot,
@@ -110,7 +110,7 @@ class Savings:
         self,
         forward: fx.GraphModule,
         joint: Joint,
-        effects: Effects,
+        effects: EffectSummary,
         taken: Sequence[tuple[int, ...]],
         storages: tuple[int, ...],
         parameters: frozenset[int],
@@ -133,7 +133,9 @@ class Savings:
         visible = _visible(effects)
         values = [(i, v) for i, v in enumerate(joint.returned) if v in visible]
         self._value_of = {self._roots[results[i]]: v for i, v in reversed(values)}
-        self._apart = {storages[i] for i, _ in effects.changes} | {storages[i] for i in effects.moves}
+        self._apart = {storages[i] for i, _ in effects.changes} | {
+            storages[i] for i in effects.version_bumps_only
+        }
         self._apart |= {storages[i] for i in effects.several_counters}
         self._apart |= {storages[p.tensor] for p in joint.primals if p.span is not None}
         self._touched = self._apart | {storages[i] for i in effects.written}
@@ -296,7 +298,7 @@ class Savings:
         return tuple(watched)
 
 
-def _visible(effects: Effects) -> set[int]:
+def _visible(effects: EffectSummary) -> set[int]:
     """The values that the caller gets to see as they are."""
     seen = {r.value for r in effects.roots if isinstance(r, ValueRoot)}
     for root in effects.roots:
@@ -348,14 +350,14 @@ def tangents_from_start(backward: fx.GraphModule | None, named: str = "tangents_
     return frozenset(j for j, node in enumerate(tangents) if node.name in names)
 
 
-def _memory_of(kept: Kept, effects: Effects, storages: tuple[int, ...]) -> _Memory | None:
+def _memory_of(kept: Kept, effects: EffectSummary, storages: tuple[int, ...]) -> _Memory | None:
     if kept.tensor is not None:
         return ("storage", storages[kept.tensor])
     assert kept.root is not None
     return _memory_of_root(kept.root, effects, storages)
 
 
-def _memory_of_root(number: int, effects: Effects, storages: tuple[int, ...]) -> _Memory | None:
+def _memory_of_root(number: int, effects: EffectSummary, storages: tuple[int, ...]) -> _Memory | None:
     root = effects.roots[number]
     while True:
         if isinstance(root, FunctionViewRoot):

@@ -14,17 +14,17 @@ from aot.analysis.effect_summary import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
-    Effects,
+    EffectSummary,
     FunctionViewRoot,
+    IsRoot,
     Output,
-    Repeat,
-    Taken,
+    SameAsOutput,
     ValueRoot,
     View,
-    Whole,
+    ViewTime,
     WrapperRoot,
-    moved_by_outputs,
     value_of,
+    version_bumps_by_outputs,
 )
 from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, OutputEdge, WrittenEdge
 from aot.errors import UnsupportedOperation
@@ -50,10 +50,10 @@ def _waits(item: Item, needs: Callable[[Item], Iterator[Item]]) -> bool:
 
 
 def _moves(output: Output) -> bool:
-    return isinstance(output, View) and output.moves
+    return isinstance(output, View) and output.bumps_version
 
 
-def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[int]) -> tuple[Item, ...]:
+def arrange(effects: EffectSummary, segments: Sequence[Segment], storages: Sequence[int]) -> tuple[Item, ...]:
     """Everything, in an order in which it can be done.
 
     Args:
@@ -63,7 +63,12 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         UnsupportedOperation: there is no such order.
     """
     # (The functions below refer to themselves; they must not keep the tensors of the trace.)
-    writes, roots, outputs, required = effects.writes, effects.roots, effects.outputs, effects.required
+    writes, roots, outputs, required = (
+        effects.writes,
+        effects.roots,
+        effects.outputs,
+        effects.begin_requires_grad,
+    )
     replaced = effects.replaced
     segment_of = {e.value: k for k, s in enumerate(segments) for e in s.entrances if e.value is not None}
     values = [value_of(root) for root in roots]
@@ -85,7 +90,7 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
         for root in roots
         if isinstance(root, AliasRoot) and root.history is not None and root.root is not None
     }
-    moved = moved_by_outputs(outputs, roots, storages)
+    moved = version_bumps_by_outputs(outputs, roots, storages)
     order: dict[Item, None] = {}
     active: set[Item] = set()
 
@@ -109,9 +114,11 @@ def arrange(effects: Effects, segments: Sequence[Segment], storages: Sequence[in
             yield from needs_of_root(number)
         else:
             output = outputs[number]
-            if isinstance(output, Repeat):
+            if isinstance(output, SameAsOutput):
                 yield "output", output.output
-            elif isinstance(output, Whole) or (isinstance(output, View) and output.taken is not Taken.FIRST):
+            elif isinstance(output, IsRoot) or (
+                isinstance(output, View) and output.taken is not ViewTime.BEFORE_WRITES
+            ):
                 yield "root", output.root
                 if isinstance(output, View) and output.through is not None:
                     yield "output", output.through

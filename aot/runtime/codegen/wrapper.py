@@ -16,17 +16,17 @@ from aot.analysis.effect_summary import (
     BaseRoot,
     Constant,
     FunctionViewRoot,
+    IsRoot,
     Rebound,
-    Repeat,
     Root,
-    Taken,
+    SameAsOutput,
     ValueRoot,
     View,
-    Whole,
+    ViewTime,
     WrapperRoot,
     Write,
-    moved_by_outputs,
     value_of,
+    version_bumps_by_outputs,
 )
 from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, OutputEdge, Target, WrittenEdge
 from aot.capture.memory.metadata_log import MetadataMutation
@@ -73,7 +73,7 @@ class _Call:
         self.writer = writer
         self.plan = plan
         self.mode = GradMode(writer, plan.grad, plan.inference)
-        self.moved = moved_by_outputs(plan.outputs, plan.roots, plan.storages)
+        self.moved = version_bumps_by_outputs(plan.outputs, plan.roots, plan.storages)
         # A write to a part has the history of the whole, which no value looks like.
         self.written = {w.value for w in plan.writes if w.tracked and (w.through is not None or w.carried)}
         self.recorded = {w.value for w in plan.writes if w.tracked and not w.carried}
@@ -92,7 +92,7 @@ class _Call:
             if isinstance(r, (AliasRoot, FunctionViewRoot)) and r.history is not None
         }
         self.replaced: set[tuple[int, tuple[str, ...]]] = set()
-        self.views: dict[Taken, list[tuple[int, View]]] = {}
+        self.views: dict[ViewTime, list[tuple[int, View]]] = {}
         for position, output in enumerate(plan.outputs):
             if isinstance(output, View):
                 self.views.setdefault(output.taken, []).append((position, output))
@@ -116,7 +116,7 @@ class _Call:
         write_storages(writer, [*(change for _, change in plan.changes), *rebound])
         for i, nbytes in plan.grown:  # before a view shows what there is then
             writer.line(f"m{i}.untyped_storage().resize_({writer.literal(nbytes)})")
-        for position, output in self.views.get(Taken.FIRST, ()):
+        for position, output in self.views.get(ViewTime.BEFORE_WRITES, ()):
             self._view(position, output, self._root(plan.roots[output.root]))
         for kind, number in plan.order:
             if kind == "segment":
@@ -252,7 +252,7 @@ class _Call:
         moving = {plan.storages[w.tensor] for w in plan.writes} | {plan.storages[i] for i in plan.moves}
         moving |= {plan.storages[i] for i, _ in plan.changes}
         moving |= {plan.storages[i] for i in (*plan.released, *plan.detached)}
-        first = {position for position, _ in self.views.get(Taken.FIRST, ())}
+        first = {position for position, _ in self.views.get(ViewTime.BEFORE_WRITES, ())}
         done = {storage for storage, outputs in self.moved.items() if first.intersection(outputs)}
         self.late = set(done)
         found: dict[ArgumentEdge, None] = {}
@@ -395,14 +395,14 @@ class _Call:
             if tensor not in noticed:
                 write_change(writer, self.mode, f"t{tensor}", change)
         for tensor in required:
-            for position, output in self.views.get(Taken.UNREQUIRED, ()):
+            for position, output in self.views.get(ViewTime.BEFORE_REQUIRES_GRAD, ()):
                 if output.required == tensor:
                     self._view(position, output, self._root(plan.roots[output.root]))
             writer.line(f"t{tensor}.requires_grad_()")
         lost = [("requires_grad_(False)", tensor) for tensor in plan.released]
         lost += [("detach_()", tensor) for tensor in plan.detached]
         lost = [(name, tensor) for name, tensor in lost if plan.storages[tensor] == number]
-        last = {output.required for _, output in self.views.get(Taken.REQUIRED, ())}
+        last = {output.required for _, output in self.views.get(ViewTime.BEFORE_RELEASE, ())}
         last.update(owner for _, owner in plan.pinned)
         for name, tensor in lost:
             if tensor not in last:
@@ -410,7 +410,7 @@ class _Call:
         for write in writes:
             if write.early and write.tracked:
                 self._write(write)
-        for position, output in self.views.get(Taken.LEFT, ()):
+        for position, output in self.views.get(ViewTime.BEFORE_METADATA, ()):
             root = plan.roots[output.root]
             if isinstance(root, ArgumentRoot) and plan.storages[root.tensor] == number:
                 self._view(position, output, f"t{root.tensor}")
@@ -432,7 +432,7 @@ class _Call:
         for view, owner in self.plan.pinned:
             if owner == tensor:
                 self.writer.line(f"t{view}.grad_fn")  # has autograd derive it
-        for position, output in self.views.get(Taken.REQUIRED, ()):
+        for position, output in self.views.get(ViewTime.BEFORE_RELEASE, ()):
             if output.required == tensor:
                 self._view(position, output, self._root(self.plan.roots[output.root]))
         self.writer.line(f"t{tensor}.{name}")
@@ -486,7 +486,7 @@ class _Call:
         """Let a root that the function made a leaf require grad, after the views that were taken before."""
         root = self.plan.roots[number]
         if isinstance(root, ValueRoot) and root.requires_grad:
-            for position, output in self.views.get(Taken.UNREQUIRED, ()):
+            for position, output in self.views.get(ViewTime.BEFORE_REQUIRES_GRAD, ()):
                 if output.root == number:
                     self._view(position, output, f"r{number}")
             self.writer.line(f"r{number}.requires_grad_()")
@@ -496,11 +496,11 @@ class _Call:
         self.late.update(storage for storage, outputs in self.moved.items() if position in outputs)
         if isinstance(output, Constant):
             self.writer.line(f"o{position} = {self.writer.literal(output.value)}")
-        elif isinstance(output, Repeat):
+        elif isinstance(output, SameAsOutput):
             self.writer.line(f"o{position} = o{output.output}")
-        elif isinstance(output, Whole):
+        elif isinstance(output, IsRoot):
             self.writer.line(f"o{position} = r{output.root}")
-        elif output.taken is Taken.LAST:
+        elif output.taken is ViewTime.AT_END:
             start = f"r{output.root}" if output.through is None else f"o{output.through}"
             self._view(position, output, start)
 

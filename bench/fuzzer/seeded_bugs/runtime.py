@@ -37,8 +37,12 @@ FAULTS = (
     _fault(
         name="a changed argument is checked as it was",
         module="aot.runtime.saved_values",
-        find="self._apart = {storages[i] for i, _ in effects.changes} | {storages[i] for i in effects.moves}",
-        replace="self._apart = {storages[i] for i in effects.moves}",
+        find=(
+            "self._apart = {storages[i] for i, _ in effects.changes} | {\n"
+            "            storages[i] for i in effects.version_bumps_only\n"
+            "        }"
+        ),
+        replace="self._apart = {storages[i] for i in effects.version_bumps_only}",
         clauses=_NOTICED,
         wrong="Autograd checks a saved argument whose version the wrapper moves when it transposes it.",
     ),
