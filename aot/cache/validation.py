@@ -29,7 +29,7 @@ from aot.analysis.effect_summary import (
 from aot.cache import operator_table as table
 from aot.cache.codec import Corrupt
 from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, OutputEdge, WrittenEdge
-from aot.joint.joint import Entrance, Gradient, Kept, Segment
+from aot.joint.joint import CotangentInput, Gradient, SavedInput, Segment
 from aot.pipeline.artifact import Blueprint
 from aot.runtime.plan import Input, Plan
 from aot.runtime.saved_values import Own, Saved, Watch
@@ -61,10 +61,10 @@ _NUMBERS: Mapping[type, Mapping[str, str]] = {
     WrittenEdge: {"tensor": "tensor"},
     OutputEdge: {"output": "output"},
     CotangentEdge: {"segment": "segment"},
-    Kept: {"tensor": "tensor", "root": "root"},
+    SavedInput: {"tensor": "tensor", "root": "root"},
     Watch: {"tensor": "tensor", "root": "root"},
     Saved: {"index": "saved", "tensor": "tensor", "primal": "input", "values": "value"},
-    Entrance: {"value": "returned"},
+    CotangentInput: {"value": "returned"},
 }
 
 
@@ -180,26 +180,29 @@ def _ints(value: Any) -> Iterable[int]:
 
 
 def _check_segment(segment: Segment, own: tuple[Own, ...], saved: int, plan: Plan) -> None:
-    entrances = range(len(segment.entrances))
+    entrances = range(len(segment.cotangent_inputs))
     everything = 1 << len(segment.tangents)
     results = [number for gradient in segment.gradients for number in gradient.results]
     masks = [*segment.needed, *(gradient.tangents for gradient in segment.gradients)]
-    layouts = [one.tangent for one in segment.entrances] + [one.layout for one in segment.gradients]
+    layouts = [one.tangent for one in segment.cotangent_inputs] + [one.layout for one in segment.gradients]
     extra = [one.position for one in own if one.position >= saved]
     if (
-        not segment.entrances
+        not segment.cotangent_inputs
         or results != list(range(segment.results))
         or any(mask >= everything for mask in masks)
         or not all(map(_is_plain, layouts))
         or any(one.entrance not in entrances for one in own)
         or extra != list(range(saved, saved + len(extra)))
         or any(gradient.shared for gradient in segment.gradients)
-        or any(edge >= len(segment.gradients) + len(segment.further) for edge in segment.vain)
+        or any(
+            edge >= len(segment.gradients) + len(segment.second_order_targets)
+            for edge in segment.dead_targets
+        )
     ):
         raise Corrupt("no segment")
-    for target in (*map(_target, segment.gradients), *segment.further):
+    for target in (*map(_target, segment.gradients), *segment.second_order_targets):
         if isinstance(target, CotangentEdge):
-            there = plan.parts[target.segment].segment.entrances
+            there = plan.parts[target.segment].segment.cotangent_inputs
             if target.cotangent_input >= len(there):
                 raise Corrupt("no entrance")
 

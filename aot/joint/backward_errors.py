@@ -29,7 +29,7 @@ Cut = Callable[[list[UserTensor], Mapping[int, Tensor]], tuple[SegmentedGraph, B
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class BackwardError:
     """What a value's backward raises.
 
     Attributes:
@@ -43,9 +43,9 @@ class Failure:
     number: int
 
 
-def find_failing(
+def find_raising(
     recorder: Recorder, exposed: Sequence[UserTensor], histories: Mapping[int, Tensor], cut: Cut
-) -> dict[int, Failure]:
+) -> dict[int, BackwardError]:
     """The values whose backward raises, each on its own: what does not need what was modified in place is
     fine.
 
@@ -55,12 +55,12 @@ def find_failing(
     Raises:
         UnsupportedOperation: an operation acts outside in such a backward, before it raises.
     """
-    failing: dict[int, Failure] = {}
+    failing: dict[int, BackwardError] = {}
     for value, history in histories.items():
         # (What the caller's own histories lead to is reached as well.)
         only = [e for e in exposed if e.value in (value, None)]
         graph, engine = cut(only, histories)
-        with noting_last(graph) as ran:
+        with recording_last_node(graph) as ran:
             try:
                 with without_autocast():
                     engine.run()
@@ -69,7 +69,7 @@ def find_failing(
                 acts = list(recorder.acts)
                 if where is not None and _fails_otherwise(recorder, value, where, only, histories, cut):
                     where = None
-                failing[value] = Failure(error, None if where is None else where.stride, ran())
+                failing[value] = BackwardError(error, None if where is None else where.stride, ran())
                 alone, _ = cut([e for e in only if e.value == value], histories)
                 for node, at in acts:
                     if at in alone.segment_of:
@@ -77,15 +77,15 @@ def find_failing(
     return failing
 
 
-def last_to_run(graph: SegmentedGraph, engine: BackwardRecorder) -> int:
+def find_raising_node(graph: SegmentedGraph, engine: BackwardRecorder) -> int:
     """Which node of a backward that raises does so, by its number; 0 for none."""
-    with noting_last(graph) as ran, contextlib.suppress(Exception), without_autocast():
+    with recording_last_node(graph) as ran, contextlib.suppress(Exception), without_autocast():
         engine.run()
     return ran()
 
 
 @contextlib.contextmanager
-def noting_last(graph: SegmentedGraph) -> Iterator[Callable[[], int]]:
+def recording_last_node(graph: SegmentedGraph) -> Iterator[Callable[[], int]]:
     """While this lasts: which node has begun to run last, by its number; 0 for none."""
     last = 0
 
@@ -125,8 +125,8 @@ def _fails_otherwise(
     return False
 
 
-def check_acts(
-    acts: Iterable[tuple[fx.Node, Node, int]], firsts: Sequence[int], failing: Collection[Failure]
+def check_external_effects(
+    acts: Iterable[tuple[fx.Node, Node, int]], firsts: Sequence[int], failing: Collection[BackwardError]
 ) -> None:
     """Refuse what acts outside in a segment that runs before a node which raises, where eager does not get
     there; or after, where eager does.

@@ -29,7 +29,7 @@ from aot.errors import AutogradStateMutation
 from aot.tensors.version_counters import version_of
 
 
-def exposed_of(
+def user_tensors(
     forward: Traced,
     effects: EffectSummary,
     histories: Mapping[int, Tensor],
@@ -79,7 +79,7 @@ def exposed_of(
     return list(known.values())
 
 
-def ends_of(forward: Traced, effects: EffectSummary) -> dict[Key, ArgumentEdge]:
+def gradient_sinks(forward: Traced, effects: EffectSummary) -> dict[Key, ArgumentEdge]:
     """What is differentiated with respect to: every argument's edge on entry, and hidden bases'; and
     arguments that began to require grad."""
     entry = forward.entry

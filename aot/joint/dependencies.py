@@ -20,7 +20,7 @@ from aot.tensors.views import alias_root
 from aot.torch_internals import autograd_graph
 
 
-def tangents_behind(
+def tangent_dependencies(
     graph: fx.Graph, segments: Iterable[RecordedSegment]
 ) -> dict[fx.Node, frozenset[fx.Node]]:
     """For what comes to custom functions and to writes to views, the tangents that it is computed from."""
@@ -41,7 +41,7 @@ def tangents_behind(
     return {node: frozenset(t for t in tangents if masks[node] & bits[t]) for node in asked}
 
 
-def viewed(recorded: RecordedSegment, results: Sequence[fx.Node]) -> set[Hashable]:
+def aliased_gradients(recorded: RecordedSegment, results: Sequence[fx.Node]) -> set[Hashable]:
     """Which of the gradients, whose nodes are `results`, are views that show all of what their nodes are."""
     nodes = iter(results)
     known = {node: t.fake for t in recorded.tangents.values() if not is_wrapper(t.fake) for node in t.nodes}
@@ -74,13 +74,13 @@ def with_constants(
     return {k for k in several if any(n not in dependent or n in constant for n in results[k])}
 
 
-def needed(
+def custom_function_needs(
     graph: SegmentedGraph,
     nodes: NodeGroup,
     recorded: RecordedSegment,
     behind: Mapping[fx.Node, Collection[fx.Node]],
 ) -> tuple[bool, tuple[int, ...]]:
-    """A segment's `whole` and `needed`.
+    """A segment's `whole` and `custom_function_needs`.
 
     A custom function to which no gradient comes says what that gives. So does a wrapper subclass's own code
     where it adds gradients up, or joins them: in the graph that looks like anything else.

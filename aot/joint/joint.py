@@ -16,7 +16,7 @@ from aot.tensors.subclasses import GradientLayout
 
 
 @dataclass(frozen=True, slots=True)
-class Entrance:
+class CotangentInput:
     """Where gradients come into a segment: a value of the forward, or something in between that only other
     segments differentiate.
 
@@ -67,44 +67,46 @@ class Segment:
     """A part of the backward that runs as a whole, and is one node of the caller's autograd graph.
 
     Attributes:
-        entrances: where gradients come in. Their tangents are the segment's tangents, in order.
+        cotangent_inputs: where gradients come in. Their tangents are the segment's tangents, in order.
         gradients: what goes out, in the order of their results; nothing, where nothing leads to an argument.
         failure: the type and text of what eager's backward raises here.
         failing: the strides of the gradients for which it does, if there are others for which it does not.
         kept: what of the caller's the backward keeps.
-        further: where gradients of the gradients go besides.
-        native: what has a native history and was kept by the nodes, as it is after the call: gradients of the
-            gradients go there as well, if it is still so.
+        second_order_targets: where gradients of the gradients go besides.
+        rebuilt_targets: what has a native history and was kept by the nodes, as it is after the call:
+            gradients of the gradients go there as well, if it is still so.
         frees: whether eager's backward frees something, so that a second one raises.
         stays: whether eager's backward frees nothing, and keeps something all the same.
-        whole: whether custom functions run in it, which say themselves what a missing gradient is. So they do
-            where none comes in at all.
+        runs_custom_function: whether custom functions run in it, which say themselves what a missing gradient
+            is. So they do where none comes in at all.
         needed: sets of tangents (bits); a backward that lacks some tangents, and all of one of these sets, is
             recorded again. What it computes is not to be told from this one.
-        turn: grows with the place that it has in eager's graph.
-        vain: those of the gradients that go to a result which leads nowhere.
+        engine_order: grows with the place that it has in eager's graph.
+        dead_targets: those of the gradients that go to a result which leads nowhere.
         idle: whether it looks at nothing where no gradient comes in: what it keeps is for writes to views.
     """
 
-    entrances: tuple[Entrance, ...]
+    cotangent_inputs: tuple[CotangentInput, ...]
     gradients: tuple[Gradient, ...]
     failure: tuple[type[Exception], str] | None = None
     failing: tuple[int, ...] | None = None
-    kept: tuple[Kept, ...] = ()
-    further: tuple[Target, ...] = ()
-    native: tuple[RebuiltEdge, ...] = ()
+    kept: tuple[SavedInput, ...] = ()
+    second_order_targets: tuple[Target, ...] = ()
+    rebuilt_targets: tuple[RebuiltEdge, ...] = ()
     frees: bool = False
     stays: bool = False
-    whole: bool = False
+    runs_custom_function: bool = False
     needed: tuple[int, ...] = ()
-    turn: int = 0
-    vain: tuple[int, ...] = ()
+    engine_order: int = 0
+    dead_targets: tuple[int, ...] = ()
     idle: bool = False
 
     @property
     def tangents(self) -> tuple[int, ...]:
         """For each tangent, the entrance that it comes in at."""
-        tangents = ((e, one.tangent) for e, one in enumerate(self.entrances) if one.tangent is not None)
+        tangents = (
+            (e, one.tangent) for e, one in enumerate(self.cotangent_inputs) if one.tangent is not None
+        )
         return tuple(e for e, tangent in tangents for _ in tangent.wheres)
 
     @property
@@ -130,9 +132,9 @@ class Joint:
             values; none unless random draws are functionalized.
         segments: the parts of the backward; empty for a program without one.
         levels: what each part can be recorded again from, if it computes anything.
-        resident: names of values that an argument's memory holds when the call returns, with the argument
-            and their place in its storage.
-        scripts: what of the function's Python eager runs in the backward; None for all of it.
+        in_input_memory: names of values that an argument's memory holds when the call returns, with the
+            argument and their place in its storage.
+        python_callbacks: what of the function's Python eager runs in the backward; None for all of it.
     """
 
     graph: fx.GraphModule
@@ -141,8 +143,8 @@ class Joint:
     generators: tuple[torch.device, ...]
     segments: tuple[Segment, ...]
     levels: tuple[RetracePoint | None, ...]
-    resident: dict[str, tuple[int, Geometry]]
-    scripts: tuple[Any, ...] | None
+    in_input_memory: dict[str, tuple[int, Geometry]]
+    python_callbacks: tuple[Any, ...] | None
 
     @property
     def values(self) -> int:
@@ -151,7 +153,7 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedInput:
     """A tensor of the caller's that eager's backward keeps: written to between forward and backward, it makes
     the backward raise.
 
@@ -161,10 +163,10 @@ class Kept:
             counted.
         always: whether a backward that none of these comes to unpacks it, too.
         counted: whether a write to it is noticed; not if it is kept under another version counter (`.data`).
-        attached: the same, if it is the very tensor that is unpacked, which has a history, and raises when
-            that has been taken from it (`detach_`).
-        vain: whether only what leads to no argument unpacks it, which does not run where the engine is asked
-            for the gradients of some arguments.
+        needs_history: the same, if it is the very tensor that is unpacked, which has a history, and raises
+            when that has been taken from it (`detach_`).
+        only_for_dead_targets: whether only what leads to no argument unpacks it, which does not run where the
+            engine is asked for the gradients of some arguments.
         reason: what is raised when it was written to, if that is not that it was: a view that was taken
             without grad does not know its history any more.
     """
@@ -174,6 +176,6 @@ class Kept:
     tangents: int
     always: bool = True
     counted: bool = True
-    attached: int = 0
-    vain: bool = False
+    needs_history: int = 0
+    only_for_dead_targets: bool = False
     reason: str | None = None

@@ -25,7 +25,7 @@ from aot.tensors.subclasses import inner_tensors
 from aot.torch_internals import autograd_graph, mode_stacks, op_queries
 
 
-class Kind(enum.Enum):
+class LinearKind(enum.Enum):
     """What a value is, as a function of the gradients."""
 
     CONSTANT = enum.auto()
@@ -87,7 +87,7 @@ class Linearity:
 
     def __init__(self, recorder: Recorder, tangents: Collection[fx.Node]) -> None:
         self._recorder = recorder
-        self._kinds: dict[fx.Node, Kind] = dict.fromkeys(tangents, Kind.LINEAR)
+        self._kinds: dict[fx.Node, LinearKind] = dict.fromkeys(tangents, LinearKind.LINEAR)
         self._culprits: dict[fx.Node, str] = {}
         self._last = recorder.builder.graph._root
 
@@ -109,8 +109,8 @@ class Linearity:
     def _before(self, gradients: Any) -> None:
         # All formulas of torch's own are linear.
         for node in self._advance():
-            if self._kinds[node] is Kind.UNKNOWN:
-                self._kinds[node] = Kind.LINEAR
+            if self._kinds[node] is LinearKind.UNKNOWN:
+                self._kinds[node] = LinearKind.LINEAR
 
     def _after(self, name: str) -> Callable[..., None]:
         def check(results: tuple[Tensor | None, ...], gradients: Any) -> None:
@@ -120,8 +120,8 @@ class Linearity:
             for _ in self._advance():
                 pass
             for node in nodes:
-                kind = self._kinds.get(node, Kind.CONSTANT)
-                if kind is Kind.UNKNOWN or kind is Kind.CONSTANT:
+                kind = self._kinds.get(node, LinearKind.CONSTANT)
+                if kind is LinearKind.UNKNOWN or kind is LinearKind.CONSTANT:
                     why = f"({self._culprits.get(node, 'it adds something of its own')}) "
                     raise DoubleBackwardUnsupported(
                         f"create_graph=True through {name}, a custom autograd.Function whose backward is not "
@@ -140,34 +140,36 @@ class Linearity:
                 self._kinds[node] = self._kind(node)
             yield node
 
-    def _kind(self, node: fx.Node) -> Kind:
+    def _kind(self, node: fx.Node) -> LinearKind:
         if node.op == "get_attr":
             value = getattr(self._recorder.builder.root, str(node.target))
             with mode_stacks.dispatch_modes_off():
-                return Kind.CONSTANT if bool(value.any()) else Kind.ZERO
+                return LinearKind.CONSTANT if bool(value.any()) else LinearKind.ZERO
         if node.op != "call_function":
-            return Kind.CONSTANT
+            return LinearKind.CONSTANT
         if node.target is operator.getitem:
             self._blame(node, self._culprits.get(node.all_input_nodes[0]))
             return self._of(node.args[0])
         op = node.target
         name = op._schema.name.split("::")[1] if isinstance(op, op_queries.OpOverload) else ""
         if name in _BLANKS:
-            return Kind.ZERO
+            return LinearKind.ZERO
         place = _FILLED.get(name)
         if place is not None and not isinstance(node.args[place], fx.Node):
-            return Kind.CONSTANT if node.args[place] else Kind.ZERO
-        kinds = [Kind.CONSTANT if i == 0 and name in _LIKE else self._of(a) for i, a in enumerate(node.args)]
+            return LinearKind.CONSTANT if node.args[place] else LinearKind.ZERO
+        kinds = [
+            LinearKind.CONSTANT if i == 0 and name in _LIKE else self._of(a) for i, a in enumerate(node.args)
+        ]
         kinds += [self._of(value) for value in node.kwargs.values()]
         for group in _groups(op) if isinstance(op, op_queries.OpOverload) else ():
             kind = _combined(kinds, group)
-            if kind is not None and (kind is Kind.ZERO or self._is_continuous(node)):
+            if kind is not None and (kind is LinearKind.ZERO or self._is_continuous(node)):
                 return kind
-        if not {Kind.LINEAR, Kind.UNKNOWN} & set(kinds):
-            return Kind.CONSTANT
+        if not {LinearKind.LINEAR, LinearKind.UNKNOWN} & set(kinds):
+            return LinearKind.CONSTANT
         before = [self._culprits[n] for n in node.all_input_nodes if n in self._culprits]
         self._blame(node, before[0] if before else f"{op}")
-        return Kind.UNKNOWN
+        return LinearKind.UNKNOWN
 
     def _is_continuous(self, node: fx.Node) -> bool:
         """Whether the results have fractions, which a cast to integers would cut off."""
@@ -179,29 +181,33 @@ class Linearity:
         if culprit is not None:
             self._culprits[node] = culprit
 
-    def _of(self, argument: Any) -> Kind:
+    def _of(self, argument: Any) -> LinearKind:
         """What an argument is; a list is what its elements are together."""
         if isinstance(argument, fx.Node):
-            return self._kinds.get(argument, Kind.CONSTANT)
+            return self._kinds.get(argument, LinearKind.CONSTANT)
         if isinstance(argument, (list, tuple)) and any(isinstance(a, fx.Node) for a in argument):
-            kinds = [Kind.ZERO if a is None else self._of(a) for a in argument]
-            mixed = Kind.UNKNOWN if Kind.LINEAR in kinds or Kind.UNKNOWN in kinds else Kind.CONSTANT
+            kinds = [LinearKind.ZERO if a is None else self._of(a) for a in argument]
+            mixed = (
+                LinearKind.UNKNOWN
+                if LinearKind.LINEAR in kinds or LinearKind.UNKNOWN in kinds
+                else LinearKind.CONSTANT
+            )
             return _combined(kinds, range(len(kinds))) or mixed
         zero = argument is None or (isinstance(argument, (bool, int, float, complex)) and not argument)
-        return Kind.ZERO if zero else Kind.CONSTANT
+        return LinearKind.ZERO if zero else LinearKind.CONSTANT
 
 
-def _combined(kinds: list[Kind], group: Iterable[int]) -> Kind | None:
+def _combined(kinds: list[LinearKind], group: Iterable[int]) -> LinearKind | None:
     """What an operation gives that is linear in the arguments of a group; None where these, or the others,
     are not such that this says anything."""
     places = [i for i in group if i < len(kinds)]
     others = (kind for i, kind in enumerate(kinds) if i not in places)
-    if any(kind in (Kind.LINEAR, Kind.UNKNOWN) for kind in others):
+    if any(kind in (LinearKind.LINEAR, LinearKind.UNKNOWN) for kind in others):
         return None
     within = {kinds[i] for i in places}
-    if within <= {Kind.ZERO}:
-        return Kind.ZERO
-    return Kind.LINEAR if within <= {Kind.ZERO, Kind.LINEAR} else None
+    if within <= {LinearKind.ZERO}:
+        return LinearKind.ZERO
+    return LinearKind.LINEAR if within <= {LinearKind.ZERO, LinearKind.LINEAR} else None
 
 
 def _groups(op: op_queries.OpOverload) -> tuple[tuple[int, ...], ...]:

@@ -17,7 +17,7 @@ from aot.torch_internals import activation_checkpoint, autograd_graph, plain_fak
 _RAW: dict[type, tuple[str, ...]] = {}
 
 
-def scripts_of(nodes: Iterable[Node], hooks: Iterable[Callable[..., Any]]) -> tuple[Any, ...] | None:
+def python_callbacks(nodes: Iterable[Node], hooks: Iterable[Callable[..., Any]]) -> tuple[Any, ...] | None:
     """The backwards of custom functions, each with its context, and the hooks; None if the function itself
     runs again, to recompute or to unpack what is saved."""
     found: list[Any] = list(hooks)

@@ -6,8 +6,8 @@ caller asks for it. With ``create_graph=True`` the gradients get a history in th
 from the tangents, and from what the formulas read of the forward. So whatever the function's graph says
 (custom functions, detached parts, hooks) holds for higher derivatives as well.
 
-In: a `RetracePoint`, a piece of that graph. Out: a `Step`, a graph of values that the forward has saved, and
-what is needed to go on to the next level.
+In: a `RetracePoint`, a piece of that graph. Out: a `RetracedBackward`, a graph of values that the forward has
+saved, and what is needed to go on to the next level.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Failure = tuple[type[Exception], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RetracedBackward:
     """A backward that was recorded again.
 
     Attributes:
@@ -56,14 +56,15 @@ class Step:
         tangents: the layout of each tangent.
         results: for each end, which gradient goes there.
         made: the layout of each gradient.
-        further: by gradient, the layout of its tangent; of those that have a history that can be followed.
+        second_order_tangents: by gradient, the layout of its tangent; of those that have a history that can
+            be followed.
         failing: those whose history cannot be followed, and what eager raises.
-        gradients: for each tangent that has a history, then for each of `own`, and then for each end, which
-            gradient of gradients goes there.
+        gradients: for each tangent that has a history, then for each of `own_targets`, and then for each end,
+            which gradient of gradients goes there.
         reach: by gradient that has a history, to which of `gradients` it leads, be they there or not.
         higher: the layout of each gradient of gradients.
-        own: which of the level's `own` gradients of gradients go to.
-        entrances, ends: of the next level; the entrances by gradient.
+        own_targets: which of the level's `own_targets` gradients of gradients go to.
+        cotangent_inputs, sinks: of the next level; the entrances by gradient.
         nodes: the trace's nodes by their names in the graph.
     """
 
@@ -72,14 +73,14 @@ class Step:
     tangents: tuple[GradientLayout, ...]
     results: tuple[int | None, ...]
     made: tuple[GradientLayout, ...]
-    further: dict[int, GradientLayout]
+    second_order_tangents: dict[int, GradientLayout]
     failing: dict[int, Failure]
     gradients: tuple[int | None, ...]
     reach: dict[int, frozenset[int]]
     higher: tuple[GradientLayout, ...]
-    own: tuple[int, ...]
-    entrances: dict[int, tuple[Key, Tensor]]
-    ends: tuple[Key, ...]
+    own_targets: tuple[int, ...]
+    cotangent_inputs: dict[int, tuple[Key, Tensor]]
+    sinks: tuple[Key, ...]
     nodes: dict[str, fx.Node]
 
     @property
@@ -88,25 +89,25 @@ class Step:
         return sum(len(layout.wheres) for layout in self.made)
 
 
-def record_again(
+def retrace_backward(
     level: RetracePoint,
-    given: Collection[int],
+    incoming: Collection[int],
     create_graph: bool,
     tracked: Collection[int],
-    own: Sequence[int],
-    others: Mapping[int, Tensor],
+    own_targets: Sequence[int],
+    other_examples: Mapping[int, Tensor],
     whole: bool = False,
-) -> Step:
+) -> RetracedBackward:
     """Run a piece of the autograd graph under the ambient state of now.
 
     Args:
-        given: the entrances that get a tangent.
+        incoming: the entrances that get a tangent.
         create_graph: whether the gradients get a history.
         tracked: the entrances whose tangents have one.
-        own: which of the level's `own` gradients of the gradients may go to. They are added to what else
-            comes in there before they go on, as in eager.
-        others: for the entrances whose tangents are of another type than was guessed, or made otherwise, a
-            tensor that is as these are.
+        own_targets: which of the level's `own_targets` gradients of the gradients may go to. They are added
+            to what else comes in there before they go on, as in eager.
+        other_examples: for the entrances whose tangents are of another type than was guessed, or made
+            otherwise, a tensor that is as these are.
         whole: whether what is below the other entrances runs as well.
 
     Raises:
@@ -131,7 +132,7 @@ def record_again(
     builder.graph, builder.backward = fx.Graph(), True
     try:
         with autograd_state.plain_autograd(), symbolic_views(level.recorder.symbols), patched():
-            return _record(level, given, create_graph, tracked, own, others, whole)
+            return _record(level, incoming, create_graph, tracked, own_targets, other_examples, whole)
     finally:
         builder.graph, builder.backward = before
         # (Some nodes that have read something are the caller's, and would keep his tensors alive.)
@@ -141,32 +142,39 @@ def record_again(
 
 def _record(
     level: RetracePoint,
-    given: Collection[int],
+    incoming: Collection[int],
     create_graph: bool,
     tracked: Collection[int],
-    own: Sequence[int],
-    others: Mapping[int, Tensor],
+    own_targets: Sequence[int],
+    other_examples: Mapping[int, Tensor],
     whole: bool,
-) -> Step:
+) -> RetracedBackward:
     recorder = level.recorder
     builder = recorder.builder
-    entrances = {j: level.cotangent_inputs[j] for j in given}
-    entrances |= {j: (level.cotangent_inputs[j][0], like) for j, like in others.items()}
-    silent = [edge for j, (edge, _) in enumerate(level.cotangent_inputs) if whole and j not in given]
+    entrances = {j: level.cotangent_inputs[j] for j in incoming}
+    entrances |= {j: (level.cotangent_inputs[j][0], like) for j, like in other_examples.items()}
+    silent = [edge for j, (edge, _) in enumerate(level.cotangent_inputs) if whole and j not in incoming]
     engine, found = _run(
-        recorder, entrances, level.sinks, "cotangents", create_graph, tracked, exact=others, silent=silent
+        recorder,
+        entrances,
+        level.sinks,
+        "cotangents",
+        create_graph,
+        tracked,
+        exact_examples=other_examples,
+        silent=silent,
     )
     acts = list(recorder.acts)
-    tangents = [engine.by_value[j] for j in given]
+    tangents = [engine.by_value[j] for j in incoming]
     results = [found[end] for end in sorted(found)]
     values = [node for result in results for node in _read(recorder, result)]
     roots: dict[int, tuple[Key, Tensor]] = {}
     ends = list(level.sinks)
     places: dict[int, int] = {}  # of the segment's own edges among the ends
     if create_graph:
-        cotangents = [key_of(get_gradient_edge(engine.by_value[j].fake)) for j in given if j in tracked]
-        places = {len(cotangents) + i: e for i, e in enumerate(own)}
-        ends = [*cotangents, *(level.own_targets[e] for e in own), *ends]
+        cotangents = [key_of(get_gradient_edge(engine.by_value[j].fake)) for j in incoming if j in tracked]
+        places = {len(cotangents) + i: e for i, e in enumerate(own_targets)}
+        ends = [*cotangents, *(level.own_targets[e] for e in own_targets), *ends]
         # Gradients that are one tensor, or a tangent as it came, are to be told apart.
         with recorder, torch.enable_grad():
             likes = {i: _apart(result) for i, result in enumerate(results) if result.requires_grad}
@@ -189,20 +197,20 @@ def _record(
     places_of = {end: p for p, end in enumerate(reached)}
     edges = numbers_of(recorder, ends)
     leads = {i: _behind(edge, edges) for i, (edge, _) in roots.items()}
-    return Step(
+    return RetracedBackward(
         graph=fx.GraphModule(builder.root, graph, "Again"),
         taken=taken,
         tangents=tuple(tangent.layout for tangent in tangents),
         results=tuple(numbers.get(end) for end in range(len(level.sinks))),
         made=tuple(map(layout_of, results)),
-        further={i: tangent.layout for i, tangent in further.items()},
+        second_order_tangents={i: tangent.layout for i, tangent in further.items()},
         failing=failing,
         gradients=tuple(higher_numbers.get(end) for end in reached) if create_graph else (),
         reach={i: frozenset(places_of[end] for end in some if end in places_of) for i, some in leads.items()},
         higher=tuple(layout_of(higher[end]) for end in sorted(higher)),
-        own=tuple(places[end] for end in reached if end in places),
-        entrances=roots,
-        ends=tuple(ends[end] for end in reached),
+        own_targets=tuple(places[end] for end in reached if end in places),
+        cotangent_inputs=roots,
+        sinks=tuple(ends[end] for end in reached),
         nodes=nodes,
     )
 
@@ -230,18 +238,20 @@ def _run(
     create_graph: bool = False,
     tracked: Collection[int] = (),
     once_more: bool = False,
-    exact: Collection[int] = (),
+    exact_examples: Collection[int] = (),
     silent: Sequence[Key] = (),
 ) -> tuple[BackwardRecorder, dict[int, Tensor]]:
     """Run the engine from entrances to ends; the gradients by end. What an earlier derivative has run is run
-    `once_more`, and the results are added up. Of the entrances `exact` the tangents are given."""
+    `once_more`, and the results are added up. Of the entrances `exact_examples` the tangents are given."""
 
     def linear(engine: BackwardRecorder, nodes: Iterable[Node]) -> contextlib.AbstractContextManager[None]:
         tangents = [node for tangent in engine.by_value.values() for node in tangent.nodes]
         return Linearity(recorder, tangents).required(nodes)
 
     watching = linear if once_more else None
-    return record_unsegmented(recorder, entrances, ends, name, create_graph, tracked, exact, silent, watching)
+    return record_unsegmented(
+        recorder, entrances, ends, name, create_graph, tracked, exact_examples, silent, watching
+    )
 
 
 def _run_higher(

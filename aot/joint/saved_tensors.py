@@ -20,13 +20,13 @@ from torch.autograd.graph import Node, get_gradient_edge
 from aot.capture.autograd.engine import BackwardRecorder, recording_backward, without_autocast
 from aot.capture.autograd.segments import Key, SegmentedGraph, key_of
 from aot.capture.recorder.recorder import Recorder
-from aot.joint.joint import Kept
+from aot.joint.joint import SavedInput
 from aot.tensors.version_counters import as_if_bumped, counter_groups, has_counter
 from aot.torch_internals import activation_checkpoint, autograd_graph, tensor_impl
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Unpack:
     """That a segment's node unpacks a tensor, if any of some tangents comes, or (None) whatever comes; and
     what it says when the tensor was written to, if that was tried."""
 
@@ -37,14 +37,14 @@ class _Look:
     reason: str = ""
 
 
-def find_kept(
+def find_saved_inputs(
     recorder: Recorder,
     graph: SegmentedGraph,
     engine: BackwardRecorder,
     arguments: Sequence[Tensor],
     roots: Sequence[Tensor],
     behind: Mapping[fx.Node, Collection[fx.Node]],
-) -> list[tuple[Kept, ...]]:
+) -> list[tuple[SavedInput, ...]]:
     """What each segment keeps of the arguments and of the roots of the outputs.
 
     Args:
@@ -55,16 +55,16 @@ def find_kept(
         # All nodes of a segment run, whichever of its tangents come, and unpack what they keep.
         return engine.segments[number].mask((1 << len(graph.segments[number].cotangent_inputs)) - 1)
 
-    def look(number: int, tensor: Tensor, node: Node, reason: str = "") -> _Look:
+    def look(number: int, tensor: Tensor, node: Node, reason: str = "") -> _Unpack:
         recorded = engine.segments[number]
         vain = bool(recorded.gradients) and node not in graph.reaches_input
         mask = recorded.behind(recorded.written.get(node, ()), behind)
         # (A custom function may make zeros, whatever comes.)
-        return _Look(
+        return _Unpack(
             number, tensor, None if not mask or recorded.custom_function_grads else mask, vain, reason
         )
 
-    looks: list[_Look] = []
+    looks: list[_Unpack] = []
     attached: list[dict[int, int]] = [{} for _ in graph.segments]  # masks by tensor
     # What custom functions and the formulas inside a CopySlices node keep is not shown, so what was read
     # counts as well. A custom function unpacks it whichever of its results are differentiated.
@@ -126,11 +126,11 @@ def find_kept(
         if edge is not None and before is not None and edge != before:
             recorder.renewed[edge] = before
 
-    by_counter: dict[tuple[int, int], list[_Look]] = {}
+    by_counter: dict[tuple[int, int], list[_Unpack]] = {}
     for one in looks:
         by_counter.setdefault((one.segment, counters[id(one.tensor)]), []).append(one)
 
-    def kept_as(number: int, fake: Tensor, argument: int | None, root: int | None) -> Kept | None:
+    def kept_as(number: int, fake: Tensor, argument: int | None, root: int | None) -> SavedInput | None:
         # (Nobody counts what is written to an inference tensor.)
         mine = by_counter.get((number, counters[id(fake)]), ()) if has_counter(fake) else ()
         if mine:
@@ -141,12 +141,14 @@ def find_kept(
             mask = tangents(number)
             if not always:
                 mask = reduce(or_, (one.tangents or 0 for one in mine))
-            return Kept(argument, root, mask, always, True, history, all(one.vain for one in mine), said)
+            return SavedInput(
+                argument, root, mask, always, True, history, all(one.vain for one in mine), said
+            )
         if tensor_impl.storage_key(fake) in storages[number]:
-            return Kept(argument, root, 0, counted=False)
+            return SavedInput(argument, root, 0, counted=False)
         return None
 
-    found: list[tuple[Kept, ...]] = []
+    found: list[tuple[SavedInput, ...]] = []
     for number in range(len(graph.segments)):
         of_arguments = (kept_as(number, fake, i, None) for i, fake in enumerate(arguments))
         of_roots = (kept_as(number, fake, None, k) for k, fake in enumerate(roots))
@@ -229,7 +231,7 @@ def _run(recorder: Recorder, node: Node, gradient: Tensor | None = None) -> int:
         del recorder.backward_reads[before:]
 
 
-def idle_act(
+def dead_external_effect(
     recorder: Recorder, graph: SegmentedGraph, engine: BackwardRecorder, exposed: Sequence[Node]
 ) -> fx.Node | None:
     """An operation that acts outside, and is called by a custom function in eager's backward that leads to no
@@ -264,7 +266,7 @@ def _edge_of_view(tensor: Tensor) -> Key | None:
     return key_of(get_gradient_edge(tensor))
 
 
-def find_kept_edges(recorder: Recorder, graph: SegmentedGraph) -> list[frozenset[Key]]:
+def find_saved_edges(recorder: Recorder, graph: SegmentedGraph) -> list[frozenset[Key]]:
     """For each segment, the edges that gradients of its gradients go to, as its nodes have kept the tensor
     with that edge, or a view of it: edges at which gradients come in, and those of what has a native history
     (a view that was written to is not what its history begins with)."""

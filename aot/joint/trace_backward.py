@@ -32,18 +32,29 @@ from aot.capture.trace_result import Primal
 from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
 from aot.graph.purity import eliminate_dead_code
-from aot.joint.backward_errors import Failure, check_acts, find_failing, last_to_run
-from aot.joint.boundary import check_hooks, check_remembered, ends_of, exposed_of
-from aot.joint.dependencies import needed, tangents_behind, viewed, with_constants
-from aot.joint.joint import Entrance, Gradient, Joint, Kept, Segment, Shared
-from aot.joint.python_callbacks import scripts_of
-from aot.joint.saved_tensors import find_kept, find_kept_edges, frees_something, idle_act, keeps_attributes
+from aot.joint.backward_errors import BackwardError, check_external_effects, find_raising, find_raising_node
+from aot.joint.boundary import check_hooks, check_remembered, gradient_sinks, user_tensors
+from aot.joint.dependencies import (
+    aliased_gradients,
+    custom_function_needs,
+    tangent_dependencies,
+    with_constants,
+)
+from aot.joint.joint import CotangentInput, Gradient, Joint, SavedInput, Segment, Shared
+from aot.joint.python_callbacks import python_callbacks
+from aot.joint.saved_tensors import (
+    dead_external_effect,
+    find_saved_edges,
+    find_saved_inputs,
+    frees_something,
+    keeps_attributes,
+)
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import inner_tensors, is_nested, is_wrapper, layout_of, shared_inner_tensors
 from aot.torch_internals import autograd_graph, fx_graphs, symbolic_shapes, tensor_impl
 
 
-def record_backward(forward: Traced, effects: EffectSummary) -> Joint:
+def trace_joint(forward: Traced, effects: EffectSummary) -> Joint:
     """Differentiate the recorded forward, inside its trace, and close the graph.
 
     Raises:
@@ -54,11 +65,11 @@ def record_backward(forward: Traced, effects: EffectSummary) -> Joint:
     """
     recorder = forward.recorder
     builder = recorder.builder
-    ends = ends_of(forward, effects)
+    ends = gradient_sinks(forward, effects)
     histories = {i: v.history for i, v in enumerate(effects.values) if v.history is not None}
     histories |= dict(enumerate(effects.histories, len(effects.values)))
     if recorder.hooks.any:
-        check_hooks(forward, exposed_of(forward, effects, histories, ends), ends)
+        check_hooks(forward, user_tensors(forward, effects, histories, ends), ends)
     tangent_nodes: list[fx.Node] = []
     gradient_nodes: list[fx.Node] = []
     segments: tuple[Segment, ...] = ()
@@ -73,11 +84,11 @@ def record_backward(forward: Traced, effects: EffectSummary) -> Joint:
         for node in builder.graph.nodes:
             node.meta["partitioner_tag"] = "is_forward"
         builder.backward = True
-        recording = _Recording(forward, effects, histories, ends)
+        recording = _JointTracer(forward, effects, histories, ends)
         segments = recording.run(tangent_nodes, gradient_nodes)
         check_remembered(forward, [gradient.target for s in segments for gradient in s.gradients])
         levels = [*recording.levels, *[None] * (len(segments) - len(recording.levels))]
-        scripts = recording.scripts
+        scripts = recording.python_callbacks
     kept = {write.value: write.tensor for write in effects.kept}
     returned = tuple(i for i in range(len(effects.values)) if i not in kept)
     nodes = [effects.values[i].node for i in returned]
@@ -92,7 +103,7 @@ def record_backward(forward: Traced, effects: EffectSummary) -> Joint:
     return Joint(module, returned, primals, tuple(first), segments, tuple(levels), resident, scripts)
 
 
-class _Recording:
+class _JointTracer:
     """The backward of one trace."""
 
     def __init__(
@@ -105,17 +116,17 @@ class _Recording:
         self.forward = forward
         self.effects = effects
         self.histories = histories
-        self.ends = ends
-        self.exposed = exposed_of(forward, effects, histories, ends)
+        self.sinks = ends
+        self.user_tensors = user_tensors(forward, effects, histories, ends)
         self.edges = {i: get_gradient_edge(history) for i, history in histories.items()}
         self.levels: list[RetracePoint | None] = []
-        self.scripts: tuple[Any, ...] | None = ()
+        self.python_callbacks: tuple[Any, ...] | None = ()
 
     def run(self, tangents: list[fx.Node], gradients: list[fx.Node]) -> tuple[Segment, ...]:
         """Record; `tangents` and `gradients` are extended by the nodes that come in and go out."""
         recorder = self.forward.recorder
-        failing: dict[int, Failure] = {}
-        graph, engine = self._cut(self.exposed)
+        failing: dict[int, BackwardError] = {}
+        graph, engine = self._cut(self.user_tensors)
         try:
             with without_autocast():
                 engine.run()
@@ -127,11 +138,11 @@ class _Recording:
                     "a formula of the backward takes no symbols for sizes; compile each size for itself "
                     "(dynamic=False)"
                 ) from error
-            failing = find_failing(recorder, self.exposed, self.histories, self._cut)
+            failing = find_raising(recorder, self.user_tensors, self.histories, self._cut)
             if not failing:  # each alone leads nowhere, and is not run
-                nowhere = {e.value for e in self.exposed if e.edge.node not in graph.reaches_input}
-                last = last_to_run(*self._cut(self.exposed))
-                failing.update((v, Failure(error, None, last)) for v in self.histories if v in nowhere)
+                nowhere = {e.value for e in self.user_tensors if e.edge.node not in graph.reaches_input}
+                last = find_raising_node(*self._cut(self.user_tensors))
+                failing.update((v, BackwardError(error, None, last)) for v in self.histories if v in nowhere)
             if not failing:
                 raise error
             if any(n.name() == "CheckpointFunctionBackward" for n in graph.segment_of):
@@ -139,17 +150,17 @@ class _Recording:
                     "torch.utils.checkpoint with use_reentrant=True, which runs a backward of its own inside "
                     "the backward; pass use_reentrant=False"
                 ) from error
-            graph, engine = self._cut([e for e in self.exposed if e.value not in failing])
+            graph, engine = self._cut([e for e in self.user_tensors if e.value not in failing])
             with without_autocast():
                 engine.run()
         firsts = [min(map(autograd_graph.sequence_number, nodes.nodes)) for nodes in graph.segments]
         self._assign(graph, engine, firsts, failing)
-        self.scripts = scripts_of(graph.segment_of, recorder.hooks.functions)
-        own = find_kept_edges(recorder, graph)
+        self.python_callbacks = python_callbacks(graph.segment_of, recorder.hooks.functions)
+        own = find_saved_edges(recorder, graph)
         arguments, roots = self.forward.entry.tensors_and_subclasses, self.effects.root_fakes
-        behind = tangents_behind(recorder.builder.graph, engine.segments)
+        behind = tangent_dependencies(recorder.builder.graph, engine.segments)
         with torch.autograd.set_multithreading_enabled(False):
-            kept = find_kept(recorder, graph, engine, arguments, roots, behind)
+            kept = find_saved_inputs(recorder, graph, engine, arguments, roots, behind)
         segments: list[Segment] = []
         entered: set[int | None] = set()
         numbers = {*firsts, *(failure.number for failure in failing.values())}
@@ -165,18 +176,28 @@ class _Recording:
             further = self._further(nodes.nodes, recorded)
             native = _kept_natives(graph, nodes.cotangent_inputs, recorded, mine)
             segment = self._segment(
-                nodes.cotangent_inputs, recorded, keeps, mine, viewed(recorded, results[len(segments)])
+                nodes.cotangent_inputs,
+                recorded,
+                keeps,
+                mine,
+                aliased_gradients(recorded, results[len(segments)]),
             )
             frees, idle = frees_something(recorder, graph, engine, len(segments), (*arguments, *roots))
-            whole, lacking = needed(graph, nodes, recorded, behind)
+            whole, lacking = custom_function_needs(graph, nodes, recorded, behind)
             if len(segments) in constant:
                 lacking = (0,)
             turn = turns[firsts[len(segments)]]
             vain = tuple(k for k, one in enumerate(segment.gradients) if _is_vain(graph, one.target))
-            segment = replace(segment, further=tuple(further), frees=frees, turn=turn, vain=vain)
+            segment = replace(
+                segment,
+                second_order_targets=tuple(further),
+                frees=frees,
+                engine_order=turn,
+                dead_targets=vain,
+            )
             stays = not frees and keeps_attributes(recorder, graph, len(segments))
-            segment = replace(segment, native=tuple(native.values()), stays=stays)
-            segment = replace(segment, whole=whole, needed=lacking, idle=idle and not whole)
+            segment = replace(segment, rebuilt_targets=tuple(native.values()), stays=stays)
+            segment = replace(segment, runs_custom_function=whole, needed=lacking, idle=idle and not whole)
             segments.append(segment)
             self.levels.append(
                 self._level(nodes.cotangent_inputs, recorded, segment, further.values(), native)
@@ -186,7 +207,7 @@ class _Recording:
                 failure = failing.get(value)
                 segment = self._without_nodes(engine, value, failure, tangents, gradients)
                 turn = 0 if failure is None else turns[failure.number]
-                segments.append(replace(segment, turn=turn))
+                segments.append(replace(segment, engine_order=turn))
         return tuple(segments)
 
     def _read(self, recorded: RecordedSegment) -> list[fx.Node]:
@@ -200,7 +221,7 @@ class _Recording:
         graph: SegmentedGraph,
         engine: BackwardRecorder,
         firsts: Sequence[int],
-        failing: Mapping[int, Failure],
+        failing: Mapping[int, BackwardError],
     ) -> None:
         """Note of each operation that acts outside in which segment it runs."""
         assigned: list[tuple[fx.Node, Node, int]] = []
@@ -210,23 +231,23 @@ class _Recording:
                 raise _acts_nowhere(node)
             node.meta["segment"] = number
             assigned.append((node, at, number))
-        check_acts(assigned, firsts, failing.values())
-        good = [one.edge.node for one in self.exposed if one.value not in failing]
-        idle = idle_act(self.forward.recorder, graph, engine, good)
+        check_external_effects(assigned, firsts, failing.values())
+        good = [one.edge.node for one in self.user_tensors if one.value not in failing]
+        idle = dead_external_effect(self.forward.recorder, graph, engine, good)
         if idle is not None:
             raise _acts_nowhere(idle)
 
     def _cut(
         self, exposed: list[UserTensor], likes: Mapping[int, Tensor] | None = None
     ) -> tuple[SegmentedGraph, BackwardRecorder]:
-        graph = SegmentedGraph(exposed, self.ends)
-        return graph, BackwardRecorder(self.forward.recorder, graph, self.ends, likes or self.histories)
+        graph = SegmentedGraph(exposed, self.sinks)
+        return graph, BackwardRecorder(self.forward.recorder, graph, self.sinks, likes or self.histories)
 
     def _segment(
         self,
         entrances: Mapping[Key, int | None],
         recorded: RecordedSegment,
-        kept: tuple[Kept, ...],
+        kept: tuple[SavedInput, ...],
         own: Collection[Key],
         viewed: Collection[Hashable],
     ) -> Segment:
@@ -266,7 +287,7 @@ class _Recording:
         bases = {storage(target) for target in self._reached((node, 0) for node in nodes)} & joined
         return {
             target: edge
-            for edge, target in self.ends.items()
+            for edge, target in self.sinks.items()
             if target not in recorded.gradients and storage(target) in bases
         }
 
@@ -276,8 +297,8 @@ class _Recording:
         stack, seen = list(edges), set()
         while stack:
             key = stack.pop()
-            if key in self.ends:
-                found[self.ends[key]] = None
+            if key in self.sinks:
+                found[self.sinks[key]] = None
             elif key[0] not in seen:
                 seen.add(key[0])
                 stack.extend((n, k) for n, k in key[0].next_functions if n is not None)
@@ -295,7 +316,7 @@ class _Recording:
         if not recorded.gradients:
             return None
         ends = dict.fromkeys(recorded.exits[gradient.target] for gradient in segment.gradients)
-        ends.update(dict.fromkeys([*further, *recorded.exits.values(), *self.ends]))
+        ends.update(dict.fromkeys([*further, *recorded.exits.values(), *self.sinks]))
         likes: list[tuple[Key, Tensor]] = []
         for e, (edge, value) in enumerate(entrances.items()):
             tangent = recorded.tangents.get(e)
@@ -310,7 +331,7 @@ class _Recording:
         self,
         engine: BackwardRecorder,
         value: int,
-        failure: Failure | None,
+        failure: BackwardError | None,
         tangents: list[fx.Node],
         gradients: list[fx.Node],
     ) -> Segment:
@@ -320,7 +341,7 @@ class _Recording:
             entrance = self._entrance(value, edge, None)
             targets = tuple(Gradient(target, (), 0) for target in self._reached([edge]))
             return Segment((entrance,), targets, (type(failure.error), str(failure.error)), failure.strides)
-        if edge not in self.ends:
+        if edge not in self.sinks:
             return Segment((self._entrance(value, edge, None),), ())
         tangent = engine.tangent(self.histories[value])
         tangents.extend(tangent.nodes)
@@ -328,7 +349,7 @@ class _Recording:
         count = len(tangent.nodes)
         layout = None if tangent.layout.meta is None else tangent.layout
         shared = tuple(map(self._shared, shared_inner_tensors(tangent.fake)))
-        gradient = Gradient(self.ends[edge], tuple(range(count)), (1 << count) - 1, layout, shared)
+        gradient = Gradient(self.sinks[edge], tuple(range(count)), (1 << count) - 1, layout, shared)
         return Segment((self._entrance(value, edge, tangent),), (gradient,))
 
     def _shared(self, part: Tensor) -> Shared:
@@ -346,7 +367,7 @@ class _Recording:
 
     def _entrance(
         self, value: int | None, edge: Key, tangent: Tangent | None, kept: bool = False
-    ) -> Entrance:
+    ) -> CotangentInput:
         like: Tensor | None = None
         if value is not None:
             like = self.histories[value]
@@ -358,9 +379,9 @@ class _Recording:
             )
         if like is None:
             _, dtype, device = autograd_graph.grad_input_metadata(*edge)
-            return Entrance(None, (), dtype, device, None)
+            return CotangentInput(None, (), dtype, device, None)
         layout = None if tangent is None else tangent.layout
-        return Entrance(value, tuple(like.shape), like.dtype, like.device, layout, kept)
+        return CotangentInput(value, tuple(like.shape), like.dtype, like.device, layout, kept)
 
 
 def _acts_nowhere(node: fx.Node) -> UnsupportedOperation:

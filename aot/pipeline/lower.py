@@ -33,7 +33,7 @@ from aot.graph.purity import is_random_node
 from aot.guards.side_effects import SideEffects
 from aot.guards.tracker import GuardTracker
 from aot.joint.joint import Joint
-from aot.joint.trace_backward import record_backward
+from aot.joint.trace_backward import trace_joint
 from aot.ops.classify import RESIZES_STORAGE
 from aot.partition.joint_graph import check_acts, drop_repeated_effects, is_tangent
 from aot.partition.segment_split import split
@@ -152,7 +152,7 @@ def record(
         effects = analyze(forward, options.keep)
         metadata = view_and_mutation_metadata(forward, effects, options.keep)
         noted.begin_backward()
-        joint = record_backward(forward, effects)
+        joint = trace_joint(forward, effects)
     if not noted.changes.once:
         noted.guards.check()
     _check_backward(noted.changes_of_backward, joint, options.name)
@@ -201,7 +201,7 @@ def record(
     blueprint = Blueprint(
         plan, fw_module, backwards, again, metadata, forward.spec, forward.grad_targets, forward.casts
     )
-    return Recorded(blueprint, forward, levels, joint.scripts, expected, order)
+    return Recorded(blueprint, forward, levels, joint.python_callbacks, expected, order)
 
 
 def _check_backward(changes: SideEffects, joint: Joint, name: str) -> None:

@@ -146,7 +146,7 @@ def build(
         namespace["scripts_hold"] = look().guards.hold
     for number, (backward, level) in enumerate(zip(backwards, levels, strict=True)):
         if backward is not None and level is not None:
-            whole = plan.parts[number].segment.whole
+            whole = plan.parts[number].segment.runs_custom_function
             namespace[f"again{number}"] = Derivative(level, bw_compiler, look, symbols, whole)
         if backward is not None:
             part = plan.parts[number]

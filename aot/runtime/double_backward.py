@@ -23,7 +23,7 @@ from aot.capture.recorder.threads import trace_lock
 from aot.errors import DoubleBackwardUnsupported, UnsupportedTangent
 from aot.graph.symint_inputs import lift_symbols_to_inputs
 from aot.guards.tracker import GuardTracker
-from aot.joint.retrace import Step, record_again
+from aot.joint.retrace import RetracedBackward, retrace_backward
 from aot.partition.default import default_partition
 from aot.partition.joint_graph import is_tangent
 from aot.runtime.compiled_graphs import Backward, check_numbers, counted, detached, runner
@@ -107,7 +107,7 @@ class Derivative:
                     way = _Way(self._level, step, self._compiler, self._look, noted, self._symbols)
                     if not noted.changes.once:
                         self._ways[key] = (way, *self._ways.get(key, ()))
-        targets = [*(owned[e] for e in way.step.own), *edges]
+        targets = [*(owned[e] for e in way.step.own_targets), *edges]
         check_numbers(self._symbols, numbers)
         given = [tangent for tangent in given if tangent is not None]
         run = way.changes.following(way)
@@ -130,7 +130,7 @@ class Derivative:
         with plain_fakes.fakes_allowed():
             return as_in_trace(tangent, like, self._symbols, numbers)
 
-    def _run_and_record(self, noted: GuardTracker, *circumstances: Any) -> Step:
+    def _run_and_record(self, noted: GuardTracker, *circumstances: Any) -> RetracedBackward:
         with noted.running():
             return self._record(*circumstances)
 
@@ -141,7 +141,7 @@ class Derivative:
         tracked: Sequence[int],
         own: Sequence[int],
         others: Mapping[int, Any],
-    ) -> Step:
+    ) -> RetracedBackward:
         likes = [*others.values(), *(like for _, like in self._level.cotangent_inputs)]
         if any(is_wrapper(like) and is_nested(like) for like in likes):
             raise DoubleBackwardUnsupported(
@@ -150,7 +150,7 @@ class Derivative:
                 "function"
             )
         try:
-            return record_again(self._level, present, create_graph, tracked, own, others, self._whole)
+            return retrace_backward(self._level, present, create_graph, tracked, own, others, self._whole)
         except DoubleBackwardUnsupported as error:
             if create_graph or not others:
                 raise
@@ -190,7 +190,7 @@ class _Group:
     targets: frozenset[int]
 
 
-def _grouped(step: Step) -> tuple[_Group, ...]:
+def _grouped(step: RetracedBackward) -> tuple[_Group, ...]:
     """All gradients in one group; then, if these are several, those apart that lead to different targets."""
     groups: dict[frozenset[int], list[int]] = {}
     for i, reached in step.reach.items():
@@ -225,7 +225,7 @@ class _Way:
     def __init__(
         self,
         level: RetracePoint,
-        step: Step,
+        step: RetracedBackward,
         compiler: Compiler,
         look: Callable[[], GuardTracker],
         noted: GuardTracker,
@@ -239,7 +239,7 @@ class _Way:
         self.compiler = compiler
         forward: fx.GraphModule = step.graph
         backward: fx.GraphModule | None = None
-        if step.further:
+        if step.second_order_tangents:
             inputs = example_inputs(step.graph)
             forward, backward = default_partition(step.graph, inputs, num_fwd_outputs=step.count)
         kept = len(list(forward.graph.nodes)[-1].args[0])
@@ -259,9 +259,9 @@ class _Way:
             self.run_part = counted(self.backward.run_part, results, "backward")
             saved = [n for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
-        entrances = tuple(step.entrances.values())
-        following = RetracePoint(level.recorder, entrances, step.ends, available, level.released)
-        self.kinds = {i: _type_of(step.entrances[i][1]) for i in step.further}
+        entrances = tuple(step.cotangent_inputs.values())
+        following = RetracePoint(level.recorder, entrances, step.sinks, available, level.released)
+        self.kinds = {i: _type_of(step.cotangent_inputs[i][1]) for i in step.second_order_tangents}
         self.next = Derivative(lambda: following, compiler, look, symbols)
 
     def __call__(
@@ -280,7 +280,7 @@ class _Way:
             values = self.run([*saved, *inputs], numbers)
         made = self._laid(step.made, numbers)
         results: list[Any] = put_together(made, map(detached, values[: step.count]))
-        if step.entrances:
+        if step.cotangent_inputs:
             targets = [*(t for t in tangents if t.requires_grad), *edges]
             targets += [None] * (len(step.gradients) - len(targets))
             for target, gradient in zip(targets, step.gradients, strict=True):
@@ -355,7 +355,7 @@ class _Higher(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*saved)
         pairs = zip(ctx.members, results, strict=True)
-        ctx.mark_non_differentiable(*(result for i, result in pairs if i not in way.step.entrances))
+        ctx.mark_non_differentiable(*(result for i, result in pairs if i not in way.step.cotangent_inputs))
         return results  # type: ignore[no-any-return]
 
     @staticmethod
@@ -373,14 +373,14 @@ class _Higher(torch.autograd.Function):
             return (
                 None,
                 None,
-                *way.next(saved, [given[i] for i in step.entrances], ctx.targets, (), ctx.numbers),
+                *way.next(saved, [given[i] for i in step.cotangent_inputs], ctx.targets, (), ctx.numbers),
             )
-        bits = [i for i, layout in step.further.items() for _ in layout.wheres]
+        bits = [i for i, layout in step.second_order_tangents.items() for _ in layout.wheres]
         mask = sum(1 << j for j, i in enumerate(bits) if given[i] is not None)
         if way.backward is None or not mask:
             return (None,) * (2 + len(step.gradients))
         arguments = list(saved)
-        for i, layout in step.further.items():
+        for i, layout in step.second_order_tangents.items():
             tangent = given[i]
             parts = [None] * len(layout.wheres) if tangent is None else inner_tensors(tangent)
             for part, where in zip(parts, layout.wheres, strict=True):

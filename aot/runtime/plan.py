@@ -14,7 +14,7 @@ from torch import fx
 
 from aot.analysis.effect_summary import Change, EffectSummary, Output, Root, ValueRoot, Write
 from aot.capture.autograd.edge_targets import ArgumentEdge, WrittenEdge
-from aot.joint.joint import Joint, Kept, Segment
+from aot.joint.joint import Joint, SavedInput, Segment
 from aot.runtime.saved_values import Own, Saved, Saving, Savings, Watch, tangents_from_start
 from aot.runtime.schedule import Item, arrange
 from aot.specialize.inline_cache import PlacementSensitivity
@@ -60,8 +60,8 @@ class Part:
         return self.segment.stays and not self.own
 
     @property
-    def attached(self) -> tuple[Kept, ...]:
-        return tuple(kept for kept in self.segment.kept if kept.attached)
+    def attached(self) -> tuple[SavedInput, ...]:
+        return tuple(kept for kept in self.segment.kept if kept.needs_history)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +212,8 @@ def make_plan(
         grad_after=grad_after,
         inference=inference,
         converted=tuple(i for i, value in enumerate(effects.values) if value.inference),
-        scripted=joint.scripts != (),
-        lying=_lying(asked or joint.scripts != (), apart, effects, joint, parts),
+        scripted=joint.python_callbacks != (),
+        lying=_lying(asked or joint.python_callbacks != (), apart, effects, joint, parts),
         numbers=numbers,
     )
 
@@ -259,7 +259,7 @@ def _lying(
 def _reads_values(part: Part) -> bool:
     """Whether a part of the backward, and what is kept for it, leads to no other memory and no base."""
     segment = part.segment
-    targets = (*(gradient.target for gradient in segment.gradients), *segment.further)
+    targets = (*(gradient.target for gradient in segment.gradients), *segment.second_order_targets)
     return not (
         part.watched
         or part.attached

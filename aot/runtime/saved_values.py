@@ -29,7 +29,7 @@ from aot.analysis.effect_summary import (
     View,
     WrapperRoot,
 )
-from aot.joint.joint import Joint, Kept, Segment
+from aot.joint.joint import Joint, SavedInput, Segment
 from aot.partition.joint_graph import is_tangent, is_tensor
 from aot.partition.tensor_bytes import memory_roots, spanned_bytes
 from aot.tensors.geometry import Geometry
@@ -163,7 +163,7 @@ class Savings:
         uncounted: set[_Memory] = set()
         for kept in segment.kept:
             memory = _memory_of(kept, self._effects, self._storages)
-            if memory is not None and (kept.vain or not kept.counted):
+            if memory is not None and (kept.only_for_dead_targets or not kept.counted):
                 uncounted.add(memory)
             elif memory is not None:
                 shown[memory] = shown.get(memory, 0) | kept.tangents
@@ -208,7 +208,7 @@ class Savings:
         values = {root.value for root in self._effects.roots if isinstance(root, ValueRoot)}
         found: list[Own] = []
         end = len(saved)
-        for e, entrance in enumerate(segment.entrances):
+        for e, entrance in enumerate(segment.cotangent_inputs):
             place: int | None = None
             if not entrance.kept or not (entrance.value is None or entrance.value in values):
                 continue
@@ -233,7 +233,7 @@ class Savings:
     ) -> tuple[tuple[int, Geometry] | None, _Memory | None]:
         """What a saved value lies in, and where an argument's memory holds it if that can be kept; `offset`
         is the storage offset that it must have, if there is one."""
-        resident = self._joint.resident.get(node.name)
+        resident = self._joint.in_input_memory.get(node.name)
         if resident is not None and (
             ("storage", self._storages[resident[0]]) not in shown
             or (offset is not None and resident[1].offset != offset)
@@ -288,8 +288,10 @@ class Savings:
             if not kept.counted:
                 continue
             tangents = None if kept.always else kept.tangents
-            if kept.vain or kept.reason is not None:
-                watched.append(Watch(kept.tensor, kept.root, tangents, kept.vain, kept.reason))
+            if kept.only_for_dead_targets or kept.reason is not None:
+                watched.append(
+                    Watch(kept.tensor, kept.root, tangents, kept.only_for_dead_targets, kept.reason)
+                )
                 continue
             memory = _memory_of(kept, self._effects, self._storages)
             is_touched = memory is not None and memory[0] == "storage" and memory[1] in self._touched
@@ -350,7 +352,7 @@ def tangents_from_start(backward: fx.GraphModule | None, named: str = "tangents_
     return frozenset(j for j, node in enumerate(tangents) if node.name in names)
 
 
-def _memory_of(kept: Kept, effects: EffectSummary, storages: tuple[int, ...]) -> _Memory | None:
+def _memory_of(kept: SavedInput, effects: EffectSummary, storages: tuple[int, ...]) -> _Memory | None:
     if kept.tensor is not None:
         return ("storage", storages[kept.tensor])
     assert kept.root is not None

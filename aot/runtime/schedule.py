@@ -70,7 +70,9 @@ def arrange(effects: EffectSummary, segments: Sequence[Segment], storages: Seque
         effects.begin_requires_grad,
     )
     replaced = effects.replaced
-    segment_of = {e.value: k for k, s in enumerate(segments) for e in s.entrances if e.value is not None}
+    segment_of = {
+        e.value: k for k, s in enumerate(segments) for e in s.cotangent_inputs if e.value is not None
+    }
     values = [value_of(root) for root in roots]
     made_by = [None if value is None else segment_of.get(value) for value in values]
     function_views = {
@@ -99,9 +101,9 @@ def arrange(effects: EffectSummary, segments: Sequence[Segment], storages: Seque
         if kind == "segment":
             for gradient in segments[number].gradients:
                 yield from needs_of_target(gradient.target)
-            for target in segments[number].further:
+            for target in segments[number].second_order_targets:
                 yield from needs_of_target(target)
-            for entrance in segments[number].entrances:
+            for entrance in segments[number].cotangent_inputs:
                 if entrance.value in function_views:
                     yield "root", function_views[entrance.value]
                 yield from made_of.get(entrance.value, ())
@@ -175,7 +177,7 @@ def arrange(effects: EffectSummary, segments: Sequence[Segment], storages: Seque
         order[item] = None
 
     # Gradients are added up in the order in which the engine runs the nodes, which is that of their making.
-    in_turn = sorted(range(len(segments)), key=lambda number: segments[number].turn)
+    in_turn = sorted(range(len(segments)), key=lambda number: segments[number].engine_order)
     # A write moves the history of views, so whatever can be applied before is.
     for number in in_turn:
         if not _waits(("segment", number), needs):

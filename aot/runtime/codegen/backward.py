@@ -37,7 +37,7 @@ def write_forward(writer: Writer, number: int, part: Part, written: Collection[i
         writer.line("ctx.spent = False")
     if _donates(part):  # not what hooks may have kept that pack what is saved
         writer.line("ctx.packed = saved_tensor_hooks() is not None")
-    if any(entrance.kept and entrance.value in written for entrance in segment.entrances):
+    if any(entrance.kept and entrance.value in written for entrance in segment.cotangent_inputs):
         writer.line("ctx.written = {}")
     if asked:
         writer.line("given[:] = [ctx]")
@@ -61,7 +61,9 @@ def write_backward(
     """
     segment = part.segment
     tangents = segment.tangents
-    writer.line(f"def backward{number}(ctx, {', '.join(f'g{e}' for e in range(len(segment.entrances)))}):")
+    writer.line(
+        f"def backward{number}(ctx, {', '.join(f'g{e}' for e in range(len(segment.cotangent_inputs)))}):"
+    )
     writer.indent += 1
     if numbers:
         writer.line(f"{', '.join(numbers)}, = ctx.numbers")
@@ -90,7 +92,7 @@ def write_backward(
         writer.line("if ctx.spent:")
         writer.line("    raise spent()")
     for i, watch in enumerate(part.watched):
-        needed = f"runs(ctx, {segment.vain}) and " if watch.vain else ""
+        needed = f"runs(ctx, {segment.dead_targets}) and " if watch.vain else ""
         if watch.tangents is not None and (several or not segment.idle):
             needed += f"given & {watch.tangents} and " if several else f"g{tangents[0]} is not None and "
         writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
@@ -108,19 +110,19 @@ def write_backward(
     resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
     if resident:
         writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident, {part.stays})")
-    if tangents and not (several or segment.whole or segment.idle):
+    if tangents and not (several or segment.runs_custom_function or segment.idle):
         # (Its nodes run in eager, and check what they keep, although nothing comes of it.)
         writer.line(f"if {missing}:")
         writer.line(returning)
     again = ""
     if segment.results and tangents:
-        given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.entrances)))
+        given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.cotangent_inputs)))
         otherwise = " or not scripts_hold()" if scripted else ""
         if several and segment.needed:
             found = " and ".join(f"given & {mask}" for mask in segment.needed if mask)
             found = "" if 0 in segment.needed else f" and not ({found})"
             otherwise += f" or given != {everything}{found}"
-        elif segment.whole:
+        elif segment.runs_custom_function:
             otherwise += f" or g{tangents[0]} is None"
         ambient = "is_grad_enabled() or is_autocast() or is_deterministic() is not was_deterministic"
         writer.line(f"if {ambient}{otherwise}:")
@@ -186,7 +188,7 @@ def _tangents(writer: Writer, part: Part, several: bool, again: str) -> list[str
     as_they_came = any(not gradient.viewed for gradient in part.segment.gradients)
     writer.line("try:")
     writer.indent += 1
-    for e, entrance in enumerate(part.segment.entrances):
+    for e, entrance in enumerate(part.segment.cotangent_inputs):
         if entrance.tangent is None:
             continue
         wheres, meta = entrance.tangent.wheres, entrance.tangent.meta
@@ -227,7 +229,7 @@ def _laid_otherwise(segment: Segment) -> list[int]:
     the tangent itself is the one that came."""
     if not any(gradient.viewed for gradient in segment.gradients):
         return []
-    plain = ((e, one.tangent) for e, one in enumerate(segment.entrances) if one.tangent is not None)
+    plain = ((e, one.tangent) for e, one in enumerate(segment.cotangent_inputs) if one.tangent is not None)
     return [e for e, layout in plain if layout.meta is None and 1 in layout.wheres[0].size]
 
 
@@ -235,11 +237,11 @@ def _owned(part: Part, written: Collection[int]) -> str:
     """An argument: the tensors with the edges of the segment's own results that it has kept, by entrance, and
     with those of what else it has kept that has a native history."""
     kept = {one.entrance: f"edge_of(s{one.position})" for one in part.own}
-    for e, entrance in enumerate(part.segment.entrances):
+    for e, entrance in enumerate(part.segment.cotangent_inputs):
         if entrance.kept and entrance.value in written:
             kept[e] = f"edge_of_written(ctx, {e})"
-    native = [f"edge_as_left(*ctx.native[{i}])" for i in range(len(part.segment.native))]
+    native = [f"edge_as_left(*ctx.native[{i}])" for i in range(len(part.segment.rebuilt_targets))]
     if not (kept or native):
         return "()"
-    own = [*(kept.get(e, "None") for e in range(len(part.segment.entrances))), *native]
+    own = [*(kept.get(e, "None") for e in range(len(part.segment.cotangent_inputs))), *native]
     return f"({''.join(name + ', ' for name in own)})"

@@ -82,7 +82,7 @@ class _Call:
         self.entrances = {
             entrance.value: CotangentEdge(number, e)
             for number, part in enumerate(plan.parts)
-            for e, entrance in enumerate(part.segment.entrances)
+            for e, entrance in enumerate(part.segment.cotangent_inputs)
             if entrance.value is not None
         }
         # Values that reach the caller as an alias of other memory, not as the graph returned them.
@@ -239,7 +239,7 @@ class _Call:
 
     def _own_results(self, number: int) -> Iterator[int]:
         """The values of the graph that get their history by themselves, not by an alias, from a node."""
-        for entrance in self.plan.parts[number].segment.entrances:
+        for entrance in self.plan.parts[number].segment.cotangent_inputs:
             value = entrance.value
             if value is None or value in self.carriers or value in self.made or value in self.written:
                 continue
@@ -263,7 +263,7 @@ class _Call:
                 done.update(storage for storage, outputs in self.moved.items() if number in outputs)
             elif kind == "segment":
                 segment = plan.parts[number].segment
-                for target in (*(g.target for g in segment.gradients), *segment.further):
+                for target in (*(g.target for g in segment.gradients), *segment.second_order_targets):
                     if (
                         isinstance(target, ArgumentEdge)
                         and plan.storages[target.tensor] in done
@@ -277,11 +277,11 @@ class _Call:
         """Make one node of the caller's autograd graph."""
         writer, segment = self.writer, self.plan.parts[number].segment
         results, names = [], []
-        values = {entrance.value for entrance in segment.entrances}
+        values = {entrance.value for entrance in segment.cotangent_inputs}
         carried = {value: root for value, root in self.carried.items() if value in values}
         views = {value: root for value, root in carried.items() if isinstance(root, FunctionViewRoot)}
         handed = self._handed(views, values)
-        for e, entrance in enumerate(segment.entrances):
+        for e, entrance in enumerate(segment.cotangent_inputs):
             if entrance.value in self.carriers:
                 results.append(self._carrier(self.carriers[entrance.value]))
             elif entrance.value in self.made:
@@ -297,7 +297,7 @@ class _Call:
         targets = [self._target(gradient.target) for gradient in segment.gradients]
         self.mode.set(True)
         edges = [self._edge(g.target, t) for g, t in zip(segment.gradients, targets, strict=True)]
-        edges += [self._edge(target, self._target(target)) for target in segment.further]
+        edges += [self._edge(target, self._target(target)) for target in segment.second_order_targets]
         given = f"b{number}, {_tuple(results)}, {_tuple(edges if segment.results else [])}"
         if _is_asked(self.plan.parts[number], self.recorded, self.plan):
             self.writer.line(f"b{number} = [{given}]")
@@ -367,7 +367,7 @@ class _Call:
             return f"t{target.tensor}._base" if target.of_base else f"t{target.tensor}"
         if isinstance(target, OutputEdge):
             return f"o{target.output}"
-        value = self.plan.parts[target.segment].segment.entrances[target.cotangent_input].value
+        value = self.plan.parts[target.segment].segment.cotangent_inputs[target.cotangent_input].value
         hidden = value is None or value in self.written
         return f"h{target.segment}_{target.cotangent_input}" if hidden else f"v{value}"
 
@@ -457,7 +457,7 @@ class _Call:
             self.mode.set(True)
             edge = self.entrances[write.value]
             kept = (
-                self.plan.parts[edge.segment].segment.entrances[edge.cotangent_input].kept
+                self.plan.parts[edge.segment].segment.cotangent_inputs[edge.cotangent_input].kept
                 and not write.carried
             )
             keeper = f", b{edge.segment}[0], {edge.cotangent_input}" if kept else ""
@@ -549,8 +549,8 @@ class _Call:
                 names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.watched]
                 watched = "".join(f"(counter({n}), {n}._version, {n}.shape), " for n in names)
                 self.writer.line(f"b{number}[0].watched = ({watched})")
-            if part.segment.native:
-                names = [self._target(one) for one in part.segment.native]
+            if part.segment.rebuilt_targets:
+                names = [self._target(one) for one in part.segment.rebuilt_targets]
                 native = _tuple([f"(weakly({n}), {n}._version)" for n in names])
                 self.writer.line(f"b{number}[0].native = {native}")
             if part.attached:
@@ -567,9 +567,15 @@ class _Call:
 
 def _is_asked(part: Part, written: Collection[int], plan: Plan) -> bool:
     """Whether the call asks the node of a part for something, or gives it more than it is made of."""
-    given = part.segment.shared or part.segment.native or part.watched or part.attached or plan.numbers.names
+    given = (
+        part.segment.shared
+        or part.segment.rebuilt_targets
+        or part.watched
+        or part.attached
+        or plan.numbers.names
+    )
     resident = any(one.where is not None for one in part.saved)
-    keeps = any(entrance.kept and entrance.value in written for entrance in part.segment.entrances)
+    keeps = any(entrance.kept and entrance.value in written for entrance in part.segment.cotangent_inputs)
     return bool(given or resident or keeps)
 
 

@@ -88,9 +88,9 @@ FAULTS = (
     _fault(
         name="second derivatives stop at arguments beside",
         module="aot.runtime.codegen.wrapper",
-        find="edges += [self._edge(target, self._target(target)) for target in segment.further]",
+        find="edges += [self._edge(target, self._target(target)) for target in segment.second_order_targets]",
         replace='edges += [f"{self._edge(t, self._target(t))}.detach().requires_grad_()" '
-        "for t in segment.further]",
+        "for t in segment.second_order_targets]",
         clauses=("double-backward", "errors"),
         wrong="What an in-place operation on a view reads gets no second derivative.",
     ),
@@ -113,8 +113,8 @@ FAULTS = (
     _fault(
         name="what is kept past the counter is watched",
         module="aot.joint.saved_tensors",
-        find="return Kept(argument, root, 0, counted=False)",
-        replace="return Kept(argument, root, 0, counted=argument is not None)",
+        find="return SavedInput(argument, root, 0, counted=False)",
+        replace="return SavedInput(argument, root, 0, counted=argument is not None)",
         clauses=_NOTICED,
         wrong="A write to an argument of which eager keeps `.data` makes the backward raise.",
     ),
@@ -162,7 +162,7 @@ FAULTS = (
         name="a second backward needs no tangent's history",
         module="aot.joint.retrace",
         find="cotangents = [key_of(get_gradient_edge(engine.by_value[j].fake))"
-        " for j in given if j in tracked]",
+        " for j in incoming if j in tracked]",
         replace="cotangents = []",
         clauses=("double-backward", "errors"),
         wrong="The second derivatives of tangents go to the targets that come after these.",

@@ -123,7 +123,7 @@ FAULTS = (
     _fault(
         name="a backward that brings no gradient checks nothing",
         module="aot.runtime.codegen.backward",
-        find='needed = f"runs(ctx, {segment.vain}) and " if watch.vain else ""',
+        find='needed = f"runs(ctx, {segment.dead_targets}) and " if watch.vain else ""',
         replace='needed = f"g{tangents[0]} is not None and " if tangents else ""',
         clauses=_NOTICED,
         wrong="Below a node of several results a write goes unnoticed where no gradient comes by.",
@@ -304,7 +304,10 @@ FAULTS = (
     _fault(
         name="constant gradients require grad",
         module="aot.runtime.double_backward",
-        find="ctx.mark_non_differentiable(*(result for i, result in pairs if i not in way.step.entrances))",
+        find=(
+            "ctx.mark_non_differentiable(*(result for i, result in pairs if i not in "
+            "way.step.cotangent_inputs))"
+        ),
         replace="pass",
         clauses=("double-backward", "errors"),
         wrong="A gradient that depends on nothing is differentiable, and its gradient None or zero.",
