@@ -26,7 +26,7 @@ from torch.utils import flop_counter
 from aot.capture.recorder.functional_rng import is_functional_op
 from aot.graph.purity import is_impure, is_random_node
 from aot.ops.classify import call_on_clones, operation_of
-from aot.partition.tensor_bytes import shown_bytes
+from aot.partition.tensor_bytes import element_bytes
 from aot.tensors.symbolic_sizes import Computed, with_hints
 from aot.tensors.views import may_alias
 from aot.torch_internals import op_queries
@@ -36,37 +36,37 @@ from aot.torch_internals import op_queries
 FLOPS_PER_BYTE = 16
 
 
-class Recomputing(enum.IntEnum):
+class Recompute(enum.IntEnum):
     """Whether an operation may run a second time, in the backward."""
 
     CHEAP = 0
-    DEAR = 1
+    EXPENSIVE = 1
     NEVER = 2
 
 
-def recomputing(node: fx.Node) -> Recomputing:
+def recompute_class(node: fx.Node) -> Recompute:
     """Which of the three a node is; placeholders and constants are what they are, and never recomputed."""
     if node.op != "call_function":
-        return Recomputing.NEVER
+        return Recompute.NEVER
     if node.target is _GETITEM:
         (source,) = node.all_input_nodes
-        return recomputing(source)
+        return recompute_class(source)
     op = operation_of(node)
     if op is not None and is_functional_op(op):
-        return Recomputing.CHEAP
+        return Recompute.CHEAP
     if op is None or op.namespace not in ("aten", "prims") or is_impure(node):
-        return Recomputing.NEVER
+        return Recompute.NEVER
     if torch.Tag.nondeterministic_bitwise in op.tags or is_random_node(node):
-        return Recomputing.NEVER
+        return Recompute.NEVER
     name = op._opname
     if name in _UNINITIALIZED:
         overwritten = all(_overwrites(user, node) for user in node.users)
-        return Recomputing.CHEAP if overwritten and node.users else Recomputing.NEVER
+        return Recompute.CHEAP if overwritten and node.users else Recompute.NEVER
     if node.target is not op and node.target is not call_on_clones:
-        return Recomputing.DEAR
+        return Recompute.EXPENSIVE
     if op.is_view or may_alias(op) or torch.Tag.pointwise in op.tags or name in _CHEAP:
-        return Recomputing.CHEAP
-    return Recomputing.DEAR
+        return Recompute.CHEAP
+    return Recompute.EXPENSIVE
 
 
 def _overwrites(user: fx.Node, node: fx.Node) -> bool:
@@ -90,7 +90,7 @@ def cost(node: fx.Node) -> float:
     """The estimated time of running a node once, in bytes moved."""
     if node.op != "call_function" or is_free(node):
         return 0.0
-    moved: float = shown_bytes(node) + sum(shown_bytes(n) for n in node.all_input_nodes)
+    moved: float = element_bytes(node) + sum(element_bytes(n) for n in node.all_input_nodes)
     return max(moved, _flops(node) / FLOPS_PER_BYTE)
 
 
@@ -102,10 +102,10 @@ def _flops(node: fx.Node) -> float:
     if formula is not None and node.target is op:
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), _value)
         return float(with_hints(formula(*args, **kwargs, out_val=node.meta.get("val"))))
-    if recomputing(node) is Recomputing.CHEAP:
+    if recompute_class(node) is Recompute.CHEAP:
         return 0.0
     # Nothing is known of it, so it counts as a matrix product of what it reads would.
-    largest: float = max((shown_bytes(n) for n in node.all_input_nodes), default=0)
+    largest: float = max((element_bytes(n) for n in node.all_input_nodes), default=0)
     return largest * math.sqrt(largest)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from aot.partition.costs import is_free
-from aot.partition.joint_graph import extract_both, is_tensor, needed_for, take_apart
+from aot.partition.joint_graph import ancestors_among, extract_both, is_tensor, parse_joint_graph
 
 
 def default_partition(
@@ -40,10 +40,10 @@ def default_partition(
     Example:
         >>> forward, backward = default_partition(joint, inputs, num_fwd_outputs=1)  # doctest: +SKIP
     """
-    parts = take_apart(joint_module, num_fwd_outputs)
+    parts = parse_joint_graph(joint_module, num_fwd_outputs)
     nodes = list(joint_module.graph.nodes)
     again = _views_of_inputs(nodes, parts.primals)
-    needed = needed_for(parts.demanded, parts.recorded_backward | again)
+    needed = ancestors_among(parts.demanded, parts.recorded_backward | again)
     forward = [n for n in nodes if n not in parts.recorded_backward and n.op != "get_attr"]
     gradients = {g for g in parts.gradients if isinstance(g, fx.Node)}
     saved = [

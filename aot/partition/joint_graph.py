@@ -17,14 +17,14 @@ BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
 
 
 @dataclass(frozen=True, slots=True)
-class JointParts:
+class JointGraph:
     """A joint graph, taken apart.
 
     Attributes:
         primals, tangents: its placeholders.
         outputs: what the forward returns.
         gradients: what the backward returns; None where there is no gradient.
-        acts: what it does that is seen outside.
+        side_effects: what it does that is seen outside.
         recorded_backward: the nodes that were recorded while differentiating, tangents included.
         pinned: those among them that the user wants recomputed in the backward (checkpointing).
     """
@@ -34,17 +34,17 @@ class JointParts:
     tangents: tuple[fx.Node, ...]
     outputs: tuple[Any, ...]
     gradients: tuple[Any, ...]
-    acts: tuple[fx.Node, ...]
+    side_effects: tuple[fx.Node, ...]
     recorded_backward: frozenset[fx.Node]
     pinned: frozenset[fx.Node]
 
     @property
     def demanded(self) -> tuple[Any, ...]:
         """Why the backward runs: what it returns, and what is seen of it outside."""
-        return (*self.gradients, *self.acts)
+        return (*self.gradients, *self.side_effects)
 
 
-def take_apart(module: fx.GraphModule, num_fwd_outputs: int) -> JointParts:
+def parse_joint_graph(module: fx.GraphModule, num_fwd_outputs: int) -> JointGraph:
     """The parts of a joint graph.
 
     Raises:
@@ -68,13 +68,13 @@ def take_apart(module: fx.GraphModule, num_fwd_outputs: int) -> JointParts:
     recorded = frozenset(n for n in nodes if tags[n] in BACKWARD_TAGS).union(tangents)
     # (A backward that repeats a draw reads its results, which are saved one by one, and not together.)
     recorded -= {n for n in recorded if n.target is operator.getitem and n.args[0] not in recorded}
-    return JointParts(
+    return JointGraph(
         module=module,
         primals=tuple(n for n in placeholders if not is_tangent(n)),
         tangents=tangents,
         outputs=outputs[:num_fwd_outputs],
         gradients=outputs[num_fwd_outputs:],
-        acts=tuple(n for n in nodes if n in recorded and node_has_external_effect(n)),
+        side_effects=tuple(n for n in nodes if n in recorded and node_has_external_effect(n)),
         recorded_backward=recorded,
         pinned=frozenset(n for n in recorded if tags[n] == "must_be_in_backward"),
     )
@@ -90,7 +90,7 @@ def is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), Tensor)
 
 
-def needed_for(results: Iterable[Any], among: frozenset[fx.Node] | set[fx.Node]) -> set[fx.Node]:
+def ancestors_among(results: Iterable[Any], among: frozenset[fx.Node] | set[fx.Node]) -> set[fx.Node]:
     """The nodes of `among` that `results` are computed from, through nodes of `among` alone."""
     needed: set[fx.Node] = set()
     stack = [r for r in results if isinstance(r, fx.Node)]
@@ -103,7 +103,7 @@ def needed_for(results: Iterable[Any], among: frozenset[fx.Node] | set[fx.Node])
 
 
 def extract_both(
-    parts: JointParts, forward: Sequence[fx.Node], saved: Sequence[fx.Node], backward: Sequence[fx.Node]
+    parts: JointGraph, forward: Sequence[fx.Node], saved: Sequence[fx.Node], backward: Sequence[fx.Node]
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The two modules of a partition.
 
@@ -132,7 +132,7 @@ def drop_repeated_effects(forward: fx.GraphModule, backward: fx.GraphModule) -> 
         backward.recompile()
 
 
-def check_acts(joint: fx.GraphModule, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
+def check_side_effects(joint: fx.GraphModule, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
     """See that what acts outside does so once, and in its order.
 
     Raises:

@@ -19,11 +19,11 @@ from typing import Any
 from torch import fx
 
 from aot.errors import PartitionError
-from aot.partition.costs import Recomputing, cost, recomputing
-from aot.partition.joint_graph import JointParts, extract_both, is_tensor, needed_for, take_apart
+from aot.partition.costs import Recompute, cost, recompute_class
+from aot.partition.joint_graph import JointGraph, ancestors_among, extract_both, is_tensor, parse_joint_graph
 from aot.partition.knapsack import best_within
 from aot.partition.max_flow import Arc, minimum_cut
-from aot.partition.tensor_bytes import memory_roots, spanned_bytes
+from aot.partition.tensor_bytes import memory_roots, span_bytes
 
 # Bytes that must be saved for a byte moved by recomputing. A pointwise operation moves two to three times its
 # result, so that a value is recomputed through at most some twenty of them.
@@ -67,17 +67,17 @@ def min_cut_rematerialization_partition(
     """
     if not 0 <= memory_budget <= 1:
         raise PartitionError(f"memory_budget is {memory_budget}; it is a number between 0 and 1")
-    parts = take_apart(joint_module, num_fwd_outputs)
-    problem = _Problem(parts, static_lifetime_input_indices or ())
-    saved = problem.cheapest(Recomputing.CHEAP, TIME_FOR_MEMORY)
+    parts = parse_joint_graph(joint_module, num_fwd_outputs)
+    problem = _FlowNetwork(parts, static_lifetime_input_indices or ())
+    saved = problem.cheapest(Recompute.CHEAP, TIME_FOR_MEMORY)
     if memory_budget < 1:
         saved = problem.within(saved, memory_budget)
-    recomputed = needed_for(problem.demanded(), set(problem.values).difference(saved))
+    recomputed = ancestors_among(problem.demanded(), set(problem.values).difference(saved))
     backward = _as_late_as_possible(problem.required, recomputed)
     return extract_both(parts, problem.values, saved, backward)
 
 
-class _Problem:
+class _FlowNetwork:
     """What can be decided about a joint graph.
 
     Attributes:
@@ -85,10 +85,10 @@ class _Problem:
         values: those that need no tangent, in order: computed in the forward, in the backward, or in both.
     """
 
-    def __init__(self, parts: JointParts, static: Iterable[int]) -> None:
+    def __init__(self, parts: JointGraph, static: Iterable[int]) -> None:
         nodes = [n for n in parts.module.graph.nodes if n.op not in ("get_attr", "output")]
         late = _late(parts, nodes)
-        needed = needed_for(parts.demanded, late)
+        needed = ancestors_among(parts.demanded, late)
         self.required = [n for n in nodes if n in needed and n.op != "placeholder"]
         self.values = [n for n in nodes if n not in late]
         self._parts = parts
@@ -104,19 +104,19 @@ class _Problem:
 
     def bytes(self, node: fx.Node) -> int:
         """What saving a value costs; nothing, if it is there anyway."""
-        return 0 if node in self._static else spanned_bytes(node)
+        return 0 if node in self._static else span_bytes(node)
 
-    def cheapest(self, allowed: Recomputing, time_for_memory: float) -> list[fx.Node]:
+    def cheapest(self, allowed: Recompute, time_for_memory: float) -> list[fx.Node]:
         """The values to save, in order, if nothing dearer than `allowed` is recomputed."""
         demanded = set(self.demanded())
-        relevant = needed_for(demanded, set(self.values))
+        relevant = ancestors_among(demanded, set(self.values))
         number = {node: i for i, node in enumerate(n for n in self.values if n in relevant)}
         source, sink = 2 * len(number), 2 * len(number) + 1
         arcs: list[Arc] = []
         for node, i in number.items():
             enters, leaves = 2 * i, 2 * i + 1
             arcs.append((enters, leaves, self._capacity(node) if is_tensor(node) else None))
-            if recomputing(node) > allowed or self._is_pinned(node):
+            if recompute_class(node) > allowed or self._is_pinned(node):
                 arcs.append((source, enters, None))
             elif time_for_memory:
                 arcs.append((source, enters, round(cost(node) * time_for_memory * _UNIT)))
@@ -148,7 +148,7 @@ class _Problem:
 
     def within(self, comfortable: list[fx.Node], budget: float) -> list[fx.Node]:
         """The values to save for a budget below 1, where `comfortable` is what is saved for 1."""
-        smallest = self.cheapest(Recomputing.DEAR, 0)
+        smallest = self.cheapest(Recompute.EXPENSIVE, 0)
         lower, upper = (sum(map(self.bytes, saved)) for saved in (smallest, comfortable))
         optional = [n for n in comfortable if n not in set(smallest)]
         stops = {*smallest, *comfortable}
@@ -159,24 +159,24 @@ class _Problem:
 
     def _computed_between(self, node: fx.Node, stops: Collection[fx.Node]) -> set[fx.Node]:
         """The node, and what it is computed from that lies after `stops`."""
-        return {node} | needed_for(node.all_input_nodes, set(self.values).difference(stops))
+        return {node} | ancestors_among(node.all_input_nodes, set(self.values).difference(stops))
 
     def _reached(self, kept: set[fx.Node]) -> list[fx.Node]:
         """Those of `kept` that the backward or a recomputation reads."""
         demanded = self.demanded()
-        recomputed = needed_for(demanded, set(self.values) - kept)
+        recomputed = ancestors_among(demanded, set(self.values) - kept)
         read = {i for n in recomputed for i in n.all_input_nodes}.union(demanded)
         return [n for n in self.values if n in kept and n in read]
 
 
-def _late(parts: JointParts, nodes: Sequence[fx.Node]) -> set[fx.Node]:
+def _late(parts: JointGraph, nodes: Sequence[fx.Node]) -> set[fx.Node]:
     """The nodes that cannot run before the backward, or are not to: what needs a tangent, what is pinned, and
     what may raise or draw, so that the forward does neither in its place."""
     late: set[fx.Node] = set(parts.tangents)
     for node in nodes:
         if node in parts.recorded_backward and (
             node in parts.pinned
-            or recomputing(node) is not Recomputing.CHEAP
+            or recompute_class(node) is not Recompute.CHEAP
             or any(n in late for n in node.all_input_nodes)
         ):
             late.add(node)

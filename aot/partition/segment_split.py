@@ -16,7 +16,7 @@ from aot.tensors.symbolic_sizes import as_arguments
 from aot.torch_internals import fx_graphs
 
 
-def split(
+def split_by_segment(
     backward: fx.GraphModule, segments: Sequence[Segment]
 ) -> list[tuple[fx.GraphModule | None, tuple[int, ...]]]:
     """The backward graph of each segment, and which saved values it takes; None for one without results.
@@ -60,7 +60,7 @@ def _ancestors(results: Sequence[fx.Node | None]) -> set[fx.Node]:
     return found
 
 
-def without_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.GraphModule:
+def specialize_to_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.GraphModule:
     """The backward graph for fewer tangents.
 
     Follows autograd's engine, where an undefined gradient is not a gradient of zeros: what depends on

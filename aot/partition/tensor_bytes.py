@@ -34,14 +34,14 @@ def memory_roots(graph: fx.Graph, *, counted: bool = False) -> dict[fx.Node, fx.
     return roots
 
 
-def spanned_bytes(node: fx.Node) -> int:
+def span_bytes(node: fx.Node) -> int:
     """The bytes between the first and the last element of a value that is one tensor, gaps included: what a
     copy with the same strides takes."""
     where: Geometry = with_hints(geometry(node.meta["val"]))
     return int(where.stop - where.offset) * where.dtype.itemsize
 
 
-def shown_bytes(node: fx.Node) -> int:
+def element_bytes(node: fx.Node) -> int:
     """The bytes of all elements of a value, of all results of one that is a tuple."""
     value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) else (value,)

@@ -35,8 +35,8 @@ from aot.guards.tracker import GuardTracker
 from aot.joint.joint import Joint
 from aot.joint.trace_backward import trace_joint
 from aot.ops.classify import RESIZES_STORAGE
-from aot.partition.joint_graph import check_acts, drop_repeated_effects, is_tangent
-from aot.partition.segment_split import split
+from aot.partition.joint_graph import check_side_effects, drop_repeated_effects, is_tangent
+from aot.partition.segment_split import split_by_segment
 from aot.pipeline.artifact import Blueprint
 from aot.runtime.dry_run import Left, left
 from aot.runtime.plan import make_plan
@@ -164,7 +164,11 @@ def record(
     parameters = static.union(_accumulating(arguments))
     fw_module, bw_module = _partitioned(joint, effects, options.partition, parameters, options.name)
     leaves = frozenset(i for i, t in enumerate(arguments.tensors_and_subclasses) if _accumulates(t))
-    parts = [(None, ())] * len(joint.segments) if bw_module is None else split(bw_module, joint.segments)
+    parts = (
+        [(None, ())] * len(joint.segments)
+        if bw_module is None
+        else split_by_segment(bw_module, joint.segments)
+    )
     asked = (
         looked.happened
         or noted.reads_attribute(metadata_reads.NAMES)
@@ -302,7 +306,7 @@ def _partitioned(
         options["static_lifetime_input_indices"] = static
     forward, backward = partition(joint.graph, inputs, num_fwd_outputs=joint.values, **options)
     drop_repeated_effects(forward, backward)
-    check_acts(joint.graph, forward, backward)
+    check_side_effects(joint.graph, forward, backward)
     if any(is_random_node(node) for node in backward.graph.nodes):
         raise BackendError(
             "the partitioner put a random draw into the backward graph, where it would draw again; use "

@@ -13,7 +13,7 @@ from aot import errors
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, as_boxed, materialize_fake_values
 from aot.graph.symint_inputs import lift_symbols_to_inputs
-from aot.partition.segment_split import without_tangents
+from aot.partition.segment_split import specialize_to_tangents
 from aot.runtime.graph_assertions import compile_graph
 from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.torch_internals import autocast_state
@@ -129,7 +129,7 @@ class Backward:
                 if run is None:
                     module = self._module
                     if given is not None:
-                        module = without_tangents(
+                        module = specialize_to_tangents(
                             materialize_fake_values(module), [a is None for a in arguments]
                         )
                     elif self._runners:

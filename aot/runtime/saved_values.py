@@ -31,7 +31,7 @@ from aot.analysis.effect_summary import (
 )
 from aot.joint.joint import Joint, SavedInput, Segment
 from aot.partition.joint_graph import is_tangent, is_tensor
-from aot.partition.tensor_bytes import memory_roots, spanned_bytes
+from aot.partition.tensor_bytes import memory_roots, span_bytes
 from aot.tensors.geometry import Geometry
 
 
@@ -327,7 +327,7 @@ def _excessive(saved: Sequence[fx.Node], roots: dict[fx.Node, fx.Node], alive: s
     found: set[fx.Node] = set()
     for root, nodes in views.items():
         apart = root not in nodes and root not in alive and is_tensor(root)
-        if apart and sum(map(spanned_bytes, nodes)) < spanned_bytes(root):
+        if apart and sum(map(span_bytes, nodes)) < span_bytes(root):
             found.update(nodes)
     return found
 

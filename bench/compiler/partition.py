@@ -16,7 +16,7 @@ from torch import fx
 import aot
 from aot.partition import max_flow
 from aot.partition.costs import cost
-from aot.partition.tensor_bytes import spanned_bytes
+from aot.partition.tensor_bytes import span_bytes
 from bench.compiler.models import Model, available
 from bench.report import Table
 
@@ -137,7 +137,7 @@ def _bought(joint: _Joint, budget: float) -> tuple[Any, ...]:
     once = {n.name: cost(n) for n in forward.graph.nodes if n.op == "call_function"}
     again = [n.name for n in backward.graph.nodes if n.op == "call_function" and once.get(n.name)]
     return (
-        sum(spanned_bytes(n) for n in saved if n.name not in static) / 1e6,
+        sum(span_bytes(n) for n in saved if n.name not in static) / 1e6,
         len(again),
         sum(once[n] for n in again) / sum(once.values()),
     )

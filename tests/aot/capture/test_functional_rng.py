@@ -15,8 +15,8 @@ from torch.nn import functional
 
 import aot
 from aot.capture.recorder.functional_rng import functional_op
-from aot.partition.joint_graph import extract_both, take_apart
-from aot.partition.tensor_bytes import spanned_bytes
+from aot.partition.joint_graph import extract_both, parse_joint_graph
+from aot.partition.tensor_bytes import span_bytes
 from tests.support.agreement import (
     assert_agrees,
     assert_functional,
@@ -36,7 +36,7 @@ Partition = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
 def recompute_all(module: fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outputs: int) -> Any:
     """Save nothing but inputs: all else is done again, draws as well."""
-    parts = take_apart(module, num_fwd_outputs)
+    parts = parse_joint_graph(module, num_fwd_outputs)
     nodes = [n for n in module.graph.nodes if n.op == "call_function"]
     forward = [n for n in nodes if n not in parts.recorded_backward]
     return extract_both(parts, forward, parts.primals, nodes)
@@ -251,7 +251,7 @@ def _saved(partition: Partition, functionalized: bool) -> dict[str, int]:
     assert torch.equal(gradient, torch.autograd.grad(f(x).sum(), x)[0])
     (backward,) = compiled.specializations[0].backwards
     inputs = [n for n in backward.graph.nodes if n.op == "placeholder" and "tangents" not in n.name]
-    return {n.name: spanned_bytes(n) for n in inputs if n.name != "primals_1"}
+    return {n.name: span_bytes(n) for n in inputs if n.name != "primals_1"}
 
 
 def test_min_cut_saves_a_state_instead_of_what_was_drawn() -> None:

@@ -16,7 +16,7 @@ from torch.nn import functional
 import aot
 from aot.partition import max_flow
 from aot.partition.knapsack import best_within
-from aot.partition.tensor_bytes import spanned_bytes
+from aot.partition.tensor_bytes import span_bytes
 from tests.support.agreement import leaf, non_leaf, values
 
 pytestmark = pytest.mark.both_devices
@@ -42,7 +42,7 @@ def saved_by(function: Callable[..., Any], args: Sequence[Any], partition: Parti
     (backward,) = compiled.specializations[0].backwards
     assert backward is not None
     inputs = [n for n in backward.graph.nodes if n.op == "placeholder"]
-    return {n.name: spanned_bytes(n) for n in inputs if not n.name.startswith("tangents_")}
+    return {n.name: span_bytes(n) for n in inputs if not n.name.startswith("tangents_")}
 
 
 def recomputed_by(function: Callable[..., Any], args: Sequence[Any], partition: Partition) -> list[str]:
