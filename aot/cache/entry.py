@@ -110,7 +110,7 @@ class Slot:
             return False
 
     def _packed(self, blueprint: Blueprint) -> bytes:
-        if blueprint.plan.scripted:
+        if blueprint.plan.runs_python:
             raise Uncacheable("Python that runs in the backward")
         operators = self._key.operators
         context = Packing(operators)

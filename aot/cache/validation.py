@@ -32,18 +32,21 @@ from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, Outpu
 from aot.joint.joint import CotangentInput, Gradient, SavedInput, Segment
 from aot.pipeline.artifact import Blueprint
 from aot.runtime.plan import Input, Plan
-from aot.runtime.saved_values import Own, Saved, Watch
-from aot.runtime.schedule import arrange
+from aot.runtime.saved_values import Saved, SelfSaved, VersionCheck
+from aot.runtime.schedule import schedule
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import GradientLayout
 
 # Of what the numbers in a field are, for each class.
 _NUMBERS: Mapping[type, Mapping[str, str]] = {
     Plan: {
-        **dict.fromkeys(("storages", "leaves", "together", "required", "released", "detached"), "tensor"),
-        **dict.fromkeys(("pinned", "moves", "retaining", "aware"), "tensor"),
-        **dict.fromkeys(("returned", "bare", "resident"), "value"),
-        "converted": "returned",
+        **dict.fromkeys(
+            ("storages", "leaves", "foreach_groups", "begin_requires_grad", "end_requires_grad", "detached"),
+            "tensor",
+        ),
+        **dict.fromkeys(("pinned_views", "version_bumps_only", "retaining", "views_with_history"), "tensor"),
+        **dict.fromkeys(("returned", "input_values", "in_input_memory"), "value"),
+        "inference_values": "returned",
         "retaining_outputs": "output",
     },
     Input: {"tensor": "tensor"},
@@ -62,7 +65,7 @@ _NUMBERS: Mapping[type, Mapping[str, str]] = {
     OutputEdge: {"output": "output"},
     CotangentEdge: {"segment": "segment"},
     SavedInput: {"tensor": "tensor", "root": "root"},
-    Watch: {"tensor": "tensor", "root": "root"},
+    VersionCheck: {"tensor": "tensor", "root": "root"},
     Saved: {"index": "saved", "tensor": "tensor", "primal": "input", "values": "value"},
     CotangentInput: {"value": "returned"},
 }
@@ -102,18 +105,24 @@ def _check_whole(plan: Plan, forward: fx.GraphModule) -> None:
     if _shape(forward) != (len(plan.inputs), results):
         raise Corrupt("a plan for another graph")
     # (Without symbols and wrapper subclasses; and functionalized draws are not kept.)
-    if plan.replaced or plan.scripted or plan.wrapped or plan.generators or plan.visible != len(plan.outputs):
+    if (
+        plan.replaced
+        or plan.runs_python
+        or plan.wrapped
+        or plan.generators
+        or plan.num_user_outputs != len(plan.outputs)
+    ):
         raise Corrupt("a plan of another kind")
     if len(plan.storages) != plan.tensors or len(set(plan.returned)) != len(plan.returned):
         raise Corrupt("no storages, or no values")
     written = {write.tensor for write in plan.kept}
     inputs = [plan.inputs[i] for i in _copies(forward)]
-    places = {one.tensor: place for place, one in enumerate(inputs) if one.stretch is None}
+    places = {one.tensor: place for place, one in enumerate(inputs) if one.span is None}
     if len(inputs) != len(places) or places.keys() != written:
         raise Corrupt("a graph that writes to other inputs than the plan says")
-    if plan.idle and (results or any(node.op == "call_function" for node in forward.graph.nodes)):
+    if plan.forward_is_empty and (results or any(node.op == "call_function" for node in forward.graph.nodes)):
         raise Corrupt("a graph that is said to do nothing")
-    if plan.order != arrange(plan, [part.segment for part in plan.parts], plan.storages):  # type: ignore[arg-type]
+    if plan.order != schedule(plan, [part.segment for part in plan.parts], plan.storages):  # type: ignore[arg-type]
         raise Corrupt("another order")
 
 
@@ -153,7 +162,7 @@ def _check_numbers(plan: Plan) -> None:
                     stack.append(inner)
             elif not all(number in known[counted] for number in _ints(inner)):
                 raise Corrupt(f"no {counted}: {inner!r:.80}")
-    for tensor, _ in (*plan.changes, *plan.grown):
+    for tensor, _ in (*plan.changes, *plan.grown_storages):
         if tensor >= plan.tensors:
             raise Corrupt(f"no tensor: {tensor}")
     returned = frozenset(plan.returned)
@@ -179,7 +188,7 @@ def _ints(value: Any) -> Iterable[int]:
     return [number for one in value for number in _ints(one)]
 
 
-def _check_segment(segment: Segment, own: tuple[Own, ...], saved: int, plan: Plan) -> None:
+def _check_segment(segment: Segment, own: tuple[SelfSaved, ...], saved: int, plan: Plan) -> None:
     entrances = range(len(segment.cotangent_inputs))
     everything = 1 << len(segment.tangents)
     results = [number for gradient in segment.gradients for number in gradient.results]
@@ -191,7 +200,7 @@ def _check_segment(segment: Segment, own: tuple[Own, ...], saved: int, plan: Pla
         or results != list(range(segment.results))
         or any(mask >= everything for mask in masks)
         or not all(map(_is_plain, layouts))
-        or any(one.entrance not in entrances for one in own)
+        or any(one.cotangent_input not in entrances for one in own)
         or extra != list(range(saved, saved + len(extra)))
         or any(gradient.shared for gradient in segment.gradients)
         or any(

@@ -35,9 +35,9 @@ from aot.partition.default import default_partition
 from aot.pipeline.artifact import Blueprint
 from aot.pipeline.gc_pause import young_garbage_only
 from aot.pipeline.lower import Options, Partitioner, Recorded, record
-from aot.runtime.build import Built, build
-from aot.runtime.call_assertions import asserting
-from aot.runtime.dry_run import rehearse
+from aot.runtime.build import CompiledWrapper, build
+from aot.runtime.call_assertions import with_call_assertions
+from aot.runtime.dry_run import dry_run
 from aot.runtime.graph_assertions import compile_graph
 from aot.specialize.call import (
     Arguments,
@@ -570,7 +570,7 @@ class CompiledFunction:
             symbols=symbols,
             following=noted.changes_of_backward.following,
         )
-        rehearse(built, blueprint.forward, arguments, recorded.expected, inference, symbols)
+        dry_run(built, blueprint.forward, arguments, recorded.expected, inference, symbols)
         if any(blueprint.backwards):
             lifetimes.track_references(recorded.references())
         if slot is not None and packed is not None:
@@ -672,7 +672,7 @@ class CompiledFunction:
     def _specialization(
         self,
         blueprint: Blueprint,
-        built: Built,
+        built: CompiledWrapper,
         forward: fx.GraphModule,
         guards: Guards,
         symbols: SymbolicSizes | None,
@@ -687,7 +687,7 @@ class CompiledFunction:
         if blueprint.differentiated:
             call = with_outer_graph_check(call, blueprint.differentiated)
         if config.settings().debug_assert:
-            call = asserting(call, blueprint.metadata, self.__name__)
+            call = with_call_assertions(call, blueprint.metadata, self.__name__)
         use = blueprint.casts
         given = CallCasts(casts, use, symbols is not None) if use.made or casts.candidates else None
         if given is not None:
@@ -703,7 +703,7 @@ class CompiledFunction:
             guards,
             sizes,
             () if symbols is None else tuple(symbols.numbers),
-            PlacementSensitivity.FULL if config.settings().debug_assert else blueprint.plan.lying,
+            PlacementSensitivity.FULL if config.settings().debug_assert else blueprint.plan.placement,
             changes=changes,
             attributes=self._attributes,
             casts=given,

@@ -38,7 +38,7 @@ from aot.ops.classify import RESIZES_STORAGE
 from aot.partition.joint_graph import check_side_effects, drop_repeated_effects, is_tangent
 from aot.partition.segment_split import split_by_segment
 from aot.pipeline.artifact import Blueprint
-from aot.runtime.dry_run import Left, left
+from aot.runtime.dry_run import ObservedState, observe_state
 from aot.runtime.plan import make_plan
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import lacks_memory
@@ -87,7 +87,7 @@ class Recorded:
     forward: Traced
     levels: list[RetracePoint | None]
     scripts: tuple[Any, ...] | None
-    expected: Left
+    expected: ObservedState
     order: streams.StreamOrder | None
 
     def references(self) -> Iterator[torch.Tensor]:
@@ -148,7 +148,7 @@ def record(
             )
             order = None if chosen is None else chosen.order()
         entry = forward.entry
-        expected = left(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
+        expected = observe_state(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
         effects = analyze(forward, options.keep)
         metadata = view_and_mutation_metadata(forward, effects, options.keep)
         noted.begin_backward()

@@ -22,11 +22,11 @@ from aot.capture.autograd.engine import RetracePoint
 from aot.capture.recorder import functional_rng
 from aot.guards.tracker import GuardTracker
 from aot.runtime.codegen.wrapper import generate
-from aot.runtime.compiled_graphs import Backward, detached, miscounted, runner
-from aot.runtime.double_backward import Derivative
+from aot.runtime.compiled_graphs import LazyBackward, arity_error, as_own_tensor, runner
+from aot.runtime.double_backward import DoubleBackward
 from aot.runtime.plan import Plan
-from aot.runtime.saved_values import Own
-from aot.runtime.tangents import OtherTangent, fails, restrided, same_memory
+from aot.runtime.saved_values import SelfSaved
+from aot.runtime.tangents import TangentMismatch, require_strides, same_memory, with_traced_strides
 from aot.tensors import views
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import is_nested, is_wrapper
@@ -46,7 +46,7 @@ from aot.torch_internals import (
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class CompiledWrapper:
     """A wrapper.
 
     Attributes:
@@ -72,7 +72,7 @@ def build(
     look: Callable[[], GuardTracker],
     symbols: SymbolicSizes | None,
     following: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda run: run,
-) -> Built:
+) -> CompiledWrapper:
     """The callable for one specialization.
 
     Args:
@@ -95,11 +95,11 @@ def build(
         "run_forward": runner(
             forward, taken, bare=not (autocast_state.is_autocast_enabled() or plan.numbers.names)
         ),
-        "miscounted": miscounted,
+        "miscounted": arity_error,
         "rng_lock": functional_rng.LOCK,
         "get_rng_state": functional_rng.get_state,
         "set_rng_state": functional_rng.set_state,
-        "detached": detached,
+        "detached": as_own_tensor,
         "copied": _copied,
         "nothing": _nothing,
         "nowhere": _nowhere,
@@ -110,10 +110,10 @@ def build(
         "edge_of_written": _edge_of_written,
         "edge_as_left": _edge_as_left,
         "Geometry": Geometry,
-        "fails": fails,
-        "tangent": restrided,
+        "fails": require_strides,
+        "tangent": with_traced_strides,
         "same_memory": same_memory,
-        "OtherTangent": OtherTangent,
+        "OtherTangent": TangentMismatch,
         "physical": views.physical,
         "seen_as": views.as_strided_view,
         "untold": dispatcher.run_unrecorded,
@@ -140,20 +140,20 @@ def build(
         "copy_each": tensor_impl.foreach_copy,
         "Tensor": Tensor,
     }
-    if plan.visible != len(plan.outputs):
-        namespace["visible"] = plan.visible
-    if plan.scripted:
+    if plan.num_user_outputs != len(plan.outputs):
+        namespace["visible"] = plan.num_user_outputs
+    if plan.runs_python:
         namespace["scripts_hold"] = look().guards.hold
     for number, (backward, level) in enumerate(zip(backwards, levels, strict=True)):
         if backward is not None and level is not None:
             whole = plan.parts[number].segment.runs_custom_function
-            namespace[f"again{number}"] = Derivative(level, bw_compiler, look, symbols, whole)
+            namespace[f"again{number}"] = DoubleBackward(level, bw_compiler, look, symbols, whole)
         if backward is not None:
             part = plan.parts[number]
             donated = tuple(i for i, one in enumerate(part.saved) if one.donated)
             # (Where there are tangents, it is looked before whether there is autocast.)
             bare = bool(part.segment.tangents) and not plan.numbers.names
-            lazy = Backward(backward, bw_compiler, donated, symbols, bare)
+            lazy = LazyBackward(backward, bw_compiler, donated, symbols, bare)
             namespace[f"run_backward{number}"] = following(lazy.run)
             namespace[f"run_part{number}"] = following(lazy.run_part)
     name = f"<aot wrapper {next(_COUNTER)}>"
@@ -180,13 +180,13 @@ def build(
         return wrapper
 
     makers = tuple(name for name in constants if name.startswith("unflatten"))
-    return Built(namespace["call"], source, define, makers)
+    return CompiledWrapper(namespace["call"], source, define, makers)
 
 
 _COUNTER = itertools.count()
 
 
-def _with_own(own: Sequence[Own]) -> Callable[..., tuple[Tensor | None, ...]]:
+def _with_own(own: Sequence[SelfSaved]) -> Callable[..., tuple[Tensor | None, ...]]:
     """What a node saves that keeps some of its results. (Autograd keeps a result without its node, which
     would keep the result.)"""
 
@@ -195,9 +195,9 @@ def _with_own(own: Sequence[Own]) -> Callable[..., tuple[Tensor | None, ...]]:
         packed = autograd_state.saved_tensor_hooks() is not None
         for one in own:
             if one.position < len(kept):
-                kept[one.position] = results[one.entrance]
+                kept[one.position] = results[one.cotangent_input]
             else:  # hooks are not for what eager does not keep
-                kept.append(None if packed else results[one.entrance])
+                kept.append(None if packed else results[one.cotangent_input])
         return tuple(kept)
 
     return saved_with_own
@@ -230,7 +230,7 @@ def _edge_as_left(of: Callable[[], Tensor | None], version: int) -> Tensor | Non
     return _edge_of(tensor)
 
 
-class _Passing(torch.autograd.Function):
+class _EdgeAlias(torch.autograd.Function):
     """A tensor's edge, apart from the tensor: a write to that does not move it."""
 
     @staticmethod
@@ -245,10 +245,10 @@ class _Passing(torch.autograd.Function):
         return gradient
 
 
-_passing = autograd_graph.fast_apply(_Passing)
+_passing = autograd_graph.fast_apply(_EdgeAlias)
 
 
-class _Written(torch.autograd.Function):
+class _RebaseHistory(torch.autograd.Function):
     """A tensor that is written to gets the history of what is written; its old edge gets no gradient from
     here, as the one that is due to it is part of that history.
 
@@ -275,13 +275,13 @@ class _Written(torch.autograd.Function):
         return None, gradient, None, None, None
 
 
-_give_history = autograd_graph.fast_apply(_Written)
+_give_history = autograd_graph.fast_apply(_RebaseHistory)
 
 
 def _written(
     tensor: Tensor, history: Tensor, copies: bool, keeper: Any = None, entrance: int = 0
 ) -> Tensor | None:
-    """`_Written`, of any tensor."""
+    """`_RebaseHistory`, of any tensor."""
     if tensor.grad_fn is None and not is_wrapper(tensor):
         _forget_accumulator(tensor)
     return _give_history(tensor, history, copies, keeper, entrance)  # type: ignore[no-any-return]

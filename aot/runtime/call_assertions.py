@@ -29,7 +29,7 @@ class _Before:
     version: int
 
 
-def asserting(
+def with_call_assertions(
     call: Callable[..., list[Any]], metadata: ViewAndMutationMeta, name: str
 ) -> Callable[..., list[Any]]:
     """`call`, checked each time; it takes the tensors of a call and returns the flat results.

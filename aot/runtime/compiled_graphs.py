@@ -41,7 +41,7 @@ def runner(compiled: Compiled, taken: Sequence[int] = (), *, bare: bool = False)
     return prepared
 
 
-def counted(run: Callable[..., Any], results: int, which: str) -> Callable[..., Any]:
+def with_arity_check(run: Callable[..., Any], results: int, which: str) -> Callable[..., Any]:
     """The same with the number of results checked.
 
     Raises:
@@ -51,13 +51,13 @@ def counted(run: Callable[..., Any], results: int, which: str) -> Callable[..., 
     def checked(*arguments: Any, **options: Any) -> Any:
         values = run(*arguments, **options)
         if len(values) != results:
-            raise miscounted(values, results, which)
+            raise arity_error(values, results, which)
         return values
 
     return checked
 
 
-def miscounted(values: Sequence[Any], results: int, which: str) -> errors.BackendError:
+def arity_error(values: Sequence[Any], results: int, which: str) -> errors.BackendError:
     """For a compiled graph that has not returned as many values as its graph has results."""
     return errors.BackendError(
         f"the compiled {which} graph returned {len(values)} results, but the graph has {results} outputs"
@@ -78,7 +78,7 @@ def check_numbers(symbols: SymbolicSizes | None, numbers: Sequence[int]) -> None
         )
 
 
-class Backward:
+class LazyBackward:
     """The backward graph, compiled when it is first run, and its parts for fewer tangents.
 
     A tangent that is not given is not a tangent of zeros: zero times infinity would be seen, and what only
@@ -145,7 +145,7 @@ class Backward:
         return run
 
 
-def detached(value: Tensor | None) -> Tensor | None:
+def as_own_tensor(value: Tensor | None) -> Tensor | None:
     """A graph's result as a tensor of its own: graphs may end in a view, or return one tensor twice, which
     then has a history already. Optional results may be absent."""
     return value.detach() if value is not None and (value._is_view() or value.requires_grad) else value

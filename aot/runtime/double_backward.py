@@ -26,10 +26,10 @@ from aot.guards.tracker import GuardTracker
 from aot.joint.retrace import RetracedBackward, retrace_backward
 from aot.partition.default import default_partition
 from aot.partition.joint_graph import is_tangent
-from aot.runtime.compiled_graphs import Backward, check_numbers, counted, detached, runner
+from aot.runtime.compiled_graphs import LazyBackward, as_own_tensor, check_numbers, runner, with_arity_check
 from aot.runtime.graph_assertions import compile_graph
 from aot.runtime.saved_values import tangents_from_start
-from aot.runtime.tangents import as_in_trace, put_together, restrided
+from aot.runtime.tangents import as_in_trace, unflatten_values, with_traced_strides
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import (
     GradientLayout,
@@ -43,7 +43,7 @@ from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.torch_internals import ambient_state, autograd_graph, plain_fakes, tensor_impl
 
 
-class Derivative:
+class DoubleBackward:
     """The backward of one level, recorded as callers need it.
 
     Args:
@@ -64,7 +64,7 @@ class Derivative:
         self._level_of = level
         self._compiler = compiler
         self._look = look
-        self._ways: dict[object, tuple[_Way, ...]] = {}
+        self._ways: dict[object, tuple[_CompiledBackward, ...]] = {}
 
     def __call__(
         self,
@@ -104,7 +104,9 @@ class Derivative:
                     others = {j: self._in_trace(given[j], j, numbers) for j in differ}
                     circumstances = present, create_graph, tracked, own, others
                     step = noted.within_context(self._run_and_record, noted, *circumstances)
-                    way = _Way(self._level, step, self._compiler, self._look, noted, self._symbols)
+                    way = _CompiledBackward(
+                        self._level, step, self._compiler, self._look, noted, self._symbols
+                    )
                     if not noted.changes.once:
                         self._ways[key] = (way, *self._ways.get(key, ()))
         targets = [*(owned[e] for e in way.step.own_targets), *edges]
@@ -161,7 +163,7 @@ class Derivative:
                 f"__coerce_same_metadata_as_tangent__: {error}"
             ) from error
 
-    def _known(self, key: object) -> _Way | None:
+    def _known(self, key: object) -> _CompiledBackward | None:
         return next((way for way in self._ways.get(key, ()) if way.guards.hold()), None)
 
 
@@ -182,7 +184,7 @@ def _type_of(tangent: Any) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _OutputGroup:
     """Gradients that one node of the autograd graph makes: which, and the positions of what their gradients
     go to."""
 
@@ -190,16 +192,16 @@ class _Group:
     targets: frozenset[int]
 
 
-def _grouped(step: RetracedBackward) -> tuple[_Group, ...]:
+def _grouped(step: RetracedBackward) -> tuple[_OutputGroup, ...]:
     """All gradients in one group; then, if these are several, those apart that lead to different targets."""
     groups: dict[frozenset[int], list[int]] = {}
     for i, reached in step.reach.items():
         groups.setdefault(reached, []).append(i)
-    whole = _Group(tuple(range(len(step.made))), frozenset().union(*groups))
+    whole = _OutputGroup(tuple(range(len(step.made))), frozenset().union(*groups))
     if len(groups) < 2:
         return (whole,)
     next(iter(groups.values())).extend(i for i in whole.results if i not in step.reach)
-    return (whole, *(_Group(tuple(results), reached) for reached, results in groups.items()))
+    return (whole, *(_OutputGroup(tuple(results), reached) for reached, results in groups.items()))
 
 
 def _leads_to_functions(tensors: Sequence[Tensor | None]) -> bool:
@@ -219,7 +221,7 @@ def _leads_to_functions(tensors: Sequence[Tensor | None]) -> bool:
     return False
 
 
-class _Way:
+class _CompiledBackward:
     """One recorded backward, compiled."""
 
     def __init__(
@@ -246,23 +248,23 @@ class _Way:
         graph = lift_symbols_to_inputs(forward, symbols)
         graph.module.meta["donated"] = ()  # what is saved may be asked for again
         compiled = compile_graph(compiler, graph.module, "backward")
-        self.run: Callable[..., Any] = counted(runner(compiled, graph.taken), kept, "backward")
+        self.run: Callable[..., Any] = with_arity_check(runner(compiled, graph.taken), kept, "backward")
         self.from_start = tangents_from_start(forward, "cotangents_")
         self.further_from_start = tangents_from_start(backward)
-        self.backward: Backward | None = None
+        self.backward: LazyBackward | None = None
         self.groups = _grouped(step)
         available: dict[fx.Node, int] = {}
         if backward is not None:
             results = sum(len(layout.wheres) for layout in step.higher)
-            self.backward = Backward(backward, compiler, symbols=symbols)
-            self.run_backward = counted(self.backward.run, results, "backward")
-            self.run_part = counted(self.backward.run_part, results, "backward")
+            self.backward = LazyBackward(backward, compiler, symbols=symbols)
+            self.run_backward = with_arity_check(self.backward.run, results, "backward")
+            self.run_part = with_arity_check(self.backward.run_part, results, "backward")
             saved = [n for n in backward.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
             available = {step.nodes[n.name]: i for i, n in enumerate(saved)}
         entrances = tuple(step.cotangent_inputs.values())
         following = RetracePoint(level.recorder, entrances, step.sinks, available, level.released)
         self.kinds = {i: _type_of(step.cotangent_inputs[i][1]) for i in step.second_order_tangents}
-        self.next = Derivative(lambda: following, compiler, look, symbols)
+        self.next = DoubleBackward(lambda: following, compiler, look, symbols)
 
     def __call__(
         self,
@@ -279,7 +281,7 @@ class _Way:
         with torch.no_grad():
             values = self.run([*saved, *inputs], numbers)
         made = self._laid(step.made, numbers)
-        results: list[Any] = put_together(made, map(detached, values[: step.count]))
+        results: list[Any] = unflatten_values(made, map(as_own_tensor, values[: step.count]))
         if step.cotangent_inputs:
             targets = [*(t for t in tangents if t.requires_grad), *edges]
             targets += [None] * (len(step.gradients) - len(targets))
@@ -297,14 +299,14 @@ class _Way:
                 # What goes nowhere requires grad all the same, as in eager.
                 anywhere = any(one is not None for one in reached)
                 nowhere = None if anywhere else torch.empty(0, requires_grad=True)
-                made = _Higher.apply(box, nowhere, *reached)  # type: ignore[no-untyped-call]
+                made = _SecondOrderNode.apply(box, nowhere, *reached)  # type: ignore[no-untyped-call]
                 for i, result in zip(
                     group.results, made if isinstance(made, tuple) else (made,), strict=True
                 ):
                     results[i] = result
         return [None if k is None else results[k] for k in step.results]
 
-    def _groups(self, targets: Sequence[Tensor | None]) -> Sequence[_Group]:
+    def _groups(self, targets: Sequence[Tensor | None]) -> Sequence[_OutputGroup]:
         """The nodes that the gradients are results of.
 
         One is as good as several, but where a custom function is behind it: that makes zeros of a gradient
@@ -331,7 +333,7 @@ class _Way:
         """A tangent as it was in the trace."""
         if self.symbols is not None:
             where = self.symbols.at(where, numbers)
-        return restrided(tangent, where.size, where.stride, from_start)
+        return with_traced_strides(tangent, where.size, where.stride, from_start)
 
 
 def _distinct(results: list[Any], inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -344,7 +346,7 @@ def _distinct(results: list[Any], inputs: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
-class _Higher(torch.autograd.Function):
+class _SecondOrderNode(torch.autograd.Function):
     """A backward as a node of the autograd graph."""
 
     @staticmethod
@@ -360,7 +362,7 @@ class _Higher(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *own: Tensor | None) -> tuple[Tensor | None, ...]:
-        way: _Way = ctx.way
+        way: _CompiledBackward = ctx.way
         step = way.step
         members = dict(zip(ctx.members, own, strict=True))
         given = [members.get(i) for i in range(len(step.made))]
@@ -392,5 +394,5 @@ class _Higher(torch.autograd.Function):
             results = way.run_backward(arguments, numbers=numbers)
         else:
             results = way.run_part(mask, arguments, numbers=numbers)
-        made = put_together(way._laid(step.higher, numbers), iter(results))
+        made = unflatten_values(way._laid(step.higher, numbers), iter(results))
         return (None, None, *(None if k is None else made[k] for k in step.gradients))

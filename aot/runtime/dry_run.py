@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import errors
-from aot.runtime.build import Built
+from aot.runtime.build import CompiledWrapper
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import make_fakes
 from aot.tensors.geometry import geometry
@@ -29,20 +29,20 @@ META = torch.device("meta")
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class ObservedState:
     """What can be seen of the tensors that a call leaves and returns, by the name of the tensor."""
 
     facts: Mapping[str, Mapping[str, object]]
 
-    def hinted(self) -> Left:
+    def hinted(self) -> ObservedState:
         """The same in numbers, where they are symbols."""
         facts = {
             name: {fact: with_hints(value) for fact, value in known.items()}
             for name, known in self.facts.items()
         }
-        return Left(facts)
+        return ObservedState(facts)
 
-    def difference(self, other: Left) -> str | None:
+    def difference(self, other: ObservedState) -> str | None:
         """Where the two differ first, in words."""
         for name, facts in self.facts.items():
             for fact, value in facts.items():
@@ -52,13 +52,13 @@ class Left:
         return None
 
 
-def left(
+def observe_state(
     tensors: Sequence[Tensor],
     versions: Sequence[int],
     storages: Sequence[object],
     outputs: Sequence[Any],
     storage: Callable[[Tensor], tuple[object, int]],
-) -> Left:
+) -> ObservedState:
     """Look at a call's tensors and results.
 
     Args:
@@ -102,14 +102,14 @@ def left(
     for i, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
         facts[f"tensor {i}"]["the size of its storage"] = storage(tensor)[1]
         facts[f"tensor {i}"]["whether its version has moved"] = version_of(tensor) != version
-    return Left(facts)
+    return ObservedState(facts)
 
 
-def rehearse(
-    built: Built,
+def dry_run(
+    built: CompiledWrapper,
     forward: fx.GraphModule,
     arguments: Arguments,
-    expected: Left,
+    expected: ObservedState,
     inference: bool,
     symbols: SymbolicSizes | None,
 ) -> None:
@@ -136,8 +136,8 @@ def rehearse(
     grad = torch.is_grad_enabled()
     versions = [version_of(one) for one in imitations]
     storages = [_storage(one)[0] for one in imitations]
-    stubs = {"run_forward": _Stub(forward), "set_rng_state": lambda device, state: None, "visible": None}
-    call = built.define({**stubs, **dict.fromkeys(built.makers, _StandIns())})
+    stubs = {"run_forward": _StubGraph(forward), "set_rng_state": lambda device, state: None, "visible": None}
+    call = built.define({**stubs, **dict.fromkeys(built.makers, _FakeSubclasses())})
     try:
         metas = arguments.metas if symbols is None else [meta.showing(with_hints) for meta in symbols.metas]
         wrappers = _stand_ins_for(arguments, metas, imitations)
@@ -146,7 +146,7 @@ def rehearse(
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
     else:
-        difference = expected.difference(left(imitations, versions, storages, outputs, _storage))
+        difference = expected.difference(observe_state(imitations, versions, storages, outputs, _storage))
         if difference is None:
             return
         reason = difference
@@ -156,7 +156,7 @@ def rehearse(
     )
 
 
-class _StandIns:
+class _FakeSubclasses:
     """Makes plain tensors in place of the wrapper subclasses that the wrapper makes, with those of what these
     are made of."""
 
@@ -250,7 +250,7 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
     return tuple(stride for stride, length in pairs if length != 1)
 
 
-class _Stub:
+class _StubGraph:
     """Stands for the compiled forward graph: returns tensors like its results."""
 
     def __init__(self, module: fx.GraphModule) -> None:

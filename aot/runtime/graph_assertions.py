@@ -30,7 +30,7 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
     """
     compiled = compile_as_it_is(compiler, module, which)
     return (
-        _Checked(compiled, materialize_fake_values(module), which)
+        _CheckedGraph(compiled, materialize_fake_values(module), which)
         if config.settings().debug_assert
         else compiled
     )
@@ -45,7 +45,7 @@ def same_elements(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other)
 
 
-class _Checked:
+class _CheckedGraph:
     """A compiled graph; boxed.
 
     Raises:

@@ -15,8 +15,15 @@ from torch import fx
 from aot.analysis.effect_summary import Change, EffectSummary, Output, Root, ValueRoot, Write
 from aot.capture.autograd.edge_targets import ArgumentEdge, WrittenEdge
 from aot.joint.joint import Joint, SavedInput, Segment
-from aot.runtime.saved_values import Own, Saved, Saving, Savings, Watch, tangents_from_start
-from aot.runtime.schedule import Item, arrange
+from aot.runtime.saved_values import (
+    Saved,
+    SavedValuePlanner,
+    SaveStrategy,
+    SelfSaved,
+    VersionCheck,
+    tangents_from_start,
+)
+from aot.runtime.schedule import Action, schedule
 from aot.specialize.inline_cache import PlacementSensitivity
 from aot.tensors.geometry import Geometry
 from aot.tensors.symbolic_sizes import ShapeGuards
@@ -33,25 +40,25 @@ class Input:
     """
 
     tensor: int
-    stretch: Geometry | None
+    span: Geometry | None
     dtype: torch.dtype
     lazy: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SegmentPlan:
     """A segment of the backward, and what is kept for it: see `saved_values`.
 
     Attributes:
-        attached: what must not have lost its history.
+        needs_history: what must not have lost its history.
         from_start: the tangents that must lie at the start of their storage, counted as the graph takes them.
         stays: whether what is saved stays after a backward that does not retain the graph.
     """
 
     segment: Segment
     saved: tuple[Saved, ...]
-    watched: tuple[Watch, ...]
-    own: tuple[Own, ...]
+    watched: tuple[VersionCheck, ...]
+    own: tuple[SelfSaved, ...]
     from_start: frozenset[int]
 
     @property
@@ -60,7 +67,7 @@ class Part:
         return self.segment.stays and not self.own
 
     @property
-    def attached(self) -> tuple[SavedInput, ...]:
+    def needs_history(self) -> tuple[SavedInput, ...]:
         return tuple(kept for kept in self.segment.kept if kept.needs_history)
 
 
@@ -72,67 +79,68 @@ class Plan:
         tensors: how many tensors the call has.
         storages: for each of them, the number of the storage that it lies in.
         leaves: those that are leaves and require grad.
-        together: groups of those of which several are written to by one call.
+        foreach_groups: groups of those of which several are written to by one call.
         wrapped: whether there are wrapper subclasses among the tensors and the results.
         inputs: the forward graph's inputs.
-        idle: whether the forward graph computes nothing, and returns nothing.
+        forward_is_empty: whether the forward graph computes nothing, and returns nothing.
         generators: the devices whose generators' states it takes after these, and returns after the values.
         values: the layout of each value.
         returned: which of them the forward graph returns, in order.
-        bare: the values that are graph inputs.
-        resident: those that lie in the memory of one.
+        input_values: the values that are graph inputs.
+        in_input_memory: those that lie in the memory of one.
         saved: how many saved values it returns after these.
         kept: the writes that the graph does itself.
         parts: the parts of the backward.
         order: in which order everything is done after the forward graph has run.
-        writes, changes, required, released, detached, pinned, grown, moves, roots, outputs, retaining,
-            retaining_outputs, aware, replaced, visible: see `EffectSummary`.
+        writes, changes, begin_requires_grad, end_requires_grad, detached, pinned_views, grown_storages,
+        version_bumps_only, roots, outputs, retaining,
+            retaining_outputs, views_with_history, replaced, num_user_outputs: see `EffectSummary`.
         grad: grad mode at the call; `grad_after`: when it returns.
         inference: whether the call is made in inference mode.
-        converted: the values that the caller gets as inference tensors.
-        scripted: whether eager runs the function's Python in the backward.
-        lying: what else matters to what is done than the elements of the tensors, how they are laid out, and
-            where gradients of those go that require grad.
+        inference_values: the values that the caller gets as inference tensors.
+        runs_python: whether eager runs the function's Python in the backward.
+        placement: what else matters to what is done than the elements of the tensors, how they are laid out,
+            and where gradients of those go that require grad.
         numbers: the numbers of a call that are symbols in the graphs.
     """
 
     tensors: int
     storages: tuple[int, ...]
     leaves: frozenset[int]
-    together: tuple[frozenset[int], ...]
+    foreach_groups: tuple[frozenset[int], ...]
     wrapped: bool
     inputs: tuple[Input, ...]
-    idle: bool
+    forward_is_empty: bool
     generators: tuple[torch.device, ...]
     values: tuple[Geometry, ...]
     returned: tuple[int, ...]
-    bare: frozenset[int]
-    resident: frozenset[int]
+    input_values: frozenset[int]
+    in_input_memory: frozenset[int]
     saved: int
     kept: tuple[Write, ...]
-    parts: tuple[Part, ...]
-    order: tuple[Item, ...]
+    parts: tuple[SegmentPlan, ...]
+    order: tuple[Action, ...]
     writes: tuple[Write, ...]
     changes: tuple[tuple[int, Change], ...]
-    required: tuple[int, ...]
-    released: tuple[int, ...]
+    begin_requires_grad: tuple[int, ...]
+    end_requires_grad: tuple[int, ...]
     detached: tuple[int, ...]
-    pinned: tuple[tuple[int, int], ...]
-    grown: tuple[tuple[int, int], ...]
-    moves: tuple[int, ...]
+    pinned_views: tuple[tuple[int, int], ...]
+    grown_storages: tuple[tuple[int, int], ...]
+    version_bumps_only: tuple[int, ...]
     roots: tuple[Root, ...]
     outputs: tuple[Output, ...]
     retaining: tuple[int, ...]
     retaining_outputs: tuple[int, ...]
-    aware: tuple[int, ...]
+    views_with_history: tuple[int, ...]
     replaced: tuple[tuple[int, tuple[str, ...], int], ...]
-    visible: int
+    num_user_outputs: int
     grad: bool
     grad_after: bool
     inference: bool
-    converted: tuple[int, ...]
-    scripted: bool
-    lying: PlacementSensitivity
+    inference_values: tuple[int, ...]
+    runs_python: bool
+    placement: PlacementSensitivity
     numbers: ShapeGuards
 
 
@@ -171,49 +179,51 @@ def make_plan(
         UnsupportedOperation: what is to be done after the forward cannot be put into an order.
     """
     taken = [indices for _, indices in backwards]
-    savings = Savings(forward, joint, effects, taken, storages, parameters)
+    savings = SavedValuePlanner(forward, joint, effects, taken, storages, parameters)
     parts = [
-        Part(segment, *savings.decide(segment, *backward), tangents_from_start(backward[0]))
+        SegmentPlan(segment, *savings.decide(segment, *backward), tangents_from_start(backward[0]))
         for segment, backward in zip(joint.segments, backwards, strict=True)
     ]
     return Plan(
         tensors=len(storages),
         storages=storages,
         leaves=leaves.union(effects.begin_requires_grad),
-        together=together,
+        foreach_groups=together,
         wrapped=wrapped,
         inputs=tuple(Input(p.tensor, p.span, p.dtype, p.lazy) for p in joint.primals),
-        idle=not joint.generators and all(_is_idle(node) for node in forward.graph.nodes),
+        forward_is_empty=not joint.generators and all(_is_idle(node) for node in forward.graph.nodes),
         generators=joint.generators,
         values=tuple(v.where for v in effects.values),
         returned=joint.returned,
-        bare=frozenset(i for i, v in enumerate(effects.values) if v.node.op == "placeholder"),
-        resident=frozenset(i for i, v in enumerate(effects.values) if alias_root(v.node).op == "placeholder"),
+        input_values=frozenset(i for i, v in enumerate(effects.values) if v.node.op == "placeholder"),
+        in_input_memory=frozenset(
+            i for i, v in enumerate(effects.values) if alias_root(v.node).op == "placeholder"
+        ),
         saved=savings.count,
         kept=effects.kept,
         parts=tuple(parts),
-        order=arrange(effects, joint.segments, storages),
+        order=schedule(effects, joint.segments, storages),
         writes=effects.writes,
         changes=effects.changes,
-        required=effects.begin_requires_grad,
-        released=effects.end_requires_grad,
+        begin_requires_grad=effects.begin_requires_grad,
+        end_requires_grad=effects.end_requires_grad,
         detached=effects.detached,
-        pinned=effects.pinned_views,
-        grown=effects.grown_storages,
-        moves=effects.version_bumps_only,
+        pinned_views=effects.pinned_views,
+        grown_storages=effects.grown_storages,
+        version_bumps_only=effects.version_bumps_only,
         roots=effects.roots,
         outputs=effects.outputs,
         retaining=effects.retaining,
         retaining_outputs=effects.retaining_outputs,
-        aware=effects.views_with_history,
+        views_with_history=effects.views_with_history,
         replaced=effects.replaced,
-        visible=effects.num_user_outputs,
+        num_user_outputs=effects.num_user_outputs,
         grad=grad,
         grad_after=grad_after,
         inference=inference,
-        converted=tuple(i for i, value in enumerate(effects.values) if value.inference),
-        scripted=joint.python_callbacks != (),
-        lying=_lying(asked or joint.python_callbacks != (), apart, effects, joint, parts),
+        inference_values=tuple(i for i, value in enumerate(effects.values) if value.inference),
+        runs_python=joint.python_callbacks != (),
+        placement=_lying(asked or joint.python_callbacks != (), apart, effects, joint, parts),
         numbers=numbers,
     )
 
@@ -224,7 +234,7 @@ def _is_idle(node: fx.Node) -> bool:
 
 
 def _lying(
-    asked: bool, apart: bool, effects: EffectSummary, joint: Joint, parts: Sequence[Part]
+    asked: bool, apart: bool, effects: EffectSummary, joint: Joint, parts: Sequence[SegmentPlan]
 ) -> PlacementSensitivity:
     moved = (
         *(
@@ -256,15 +266,15 @@ def _lying(
     return PlacementSensitivity.ALIASING
 
 
-def _reads_values(part: Part) -> bool:
+def _reads_values(part: SegmentPlan) -> bool:
     """Whether a part of the backward, and what is kept for it, leads to no other memory and no base."""
     segment = part.segment
     targets = (*(gradient.target for gradient in segment.gradients), *segment.second_order_targets)
     return not (
         part.watched
-        or part.attached
+        or part.needs_history
         or segment.shared
-        or any(one.how is Saving.RESIDENT for one in part.saved)
+        or any(one.how is SaveStrategy.RESIDENT for one in part.saved)
         or any(isinstance(target, WrittenEdge) for target in targets)
         or any(isinstance(target, ArgumentEdge) and target.of_base for target in targets)
     )

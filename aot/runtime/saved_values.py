@@ -35,7 +35,7 @@ from aot.partition.tensor_bytes import memory_roots, span_bytes
 from aot.tensors.geometry import Geometry
 
 
-class Saving(enum.Enum):
+class SaveStrategy(enum.Enum):
     """How a value is kept for backward."""
 
     AS_IS = "as it is"
@@ -57,7 +57,7 @@ class Saved:
     """
 
     index: int
-    how: Saving
+    how: SaveStrategy
     tensor: int | None = None
     where: Geometry | None = None
     primal: int | None = None
@@ -67,28 +67,28 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class VersionCheck:
     """An argument (`tensor`) or a root of the outputs (`root`) whose version the backward compares; if
-    `vain`, when what a vain gradient goes to is run; if there are `tangents` (bits), when one of these comes.
-    It raises `reason`, or that the tensor was modified."""
+    `only_for_dead_targets`, when what a vain gradient goes to is run; if there are `tangents` (bits), when
+    one of these comes. It raises `reason`, or that the tensor was modified."""
 
     tensor: int | None
     root: int | None
     tangents: int | None = None
-    vain: bool = False
+    only_for_dead_targets: bool = False
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class SelfSaved:
     """A result of a segment's node that the node itself keeps, for its edge.
 
     Attributes:
-        entrance: the entrance that it is.
+        cotangent_input: the entrance that it is.
         position: where among what the node saves.
     """
 
-    entrance: int
+    cotangent_input: int
     position: int
 
 
@@ -97,7 +97,7 @@ class Own:
 _Memory = tuple[str, int]
 
 
-class Savings:
+class SavedValuePlanner:
     """Decides how every saved value is kept, and what is watched, one segment after the other.
 
     Args:
@@ -126,21 +126,21 @@ class Savings:
             self._values_at[result].append(value)
         self._roots = memory_roots(forward.graph)
         self._counters = memory_roots(forward.graph, counted=True)
-        self._blanks = _perhaps_blank(forward.graph)
+        self._possibly_zero = _perhaps_blank(forward.graph)
         inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]  # (states come last)
         self._primal_of = dict(zip(inputs, range(len(joint.primals)), strict=False))
         self._tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=False)}
         visible = _visible(effects)
         values = [(i, v) for i, v in enumerate(joint.returned) if v in visible]
         self._value_of = {self._roots[results[i]]: v for i, v in reversed(values)}
-        self._apart = {storages[i] for i, _ in effects.changes} | {
+        self._changed_storages = {storages[i] for i, _ in effects.changes} | {
             storages[i] for i in effects.version_bumps_only
         }
-        self._apart |= {storages[i] for i in effects.several_counters}
-        self._apart |= {storages[p.tensor] for p in joint.primals if p.span is not None}
-        self._touched = self._apart | {storages[i] for i in effects.written}
+        self._changed_storages |= {storages[i] for i in effects.several_counters}
+        self._changed_storages |= {storages[p.tensor] for p in joint.primals if p.span is not None}
+        self._written_storages = self._changed_storages | {storages[i] for i in effects.written}
         # What the wrapper itself moves the version counter of, after it is saved.
-        self._bumped = {
+        self._bumped_memories = {
             _memory_of_root(output.root, effects, storages)
             for output in effects.outputs
             if isinstance(output, View) and output.stale
@@ -156,7 +156,7 @@ class Savings:
 
     def decide(
         self, segment: Segment, backward: fx.GraphModule | None, taken: tuple[int, ...]
-    ) -> tuple[tuple[Saved, ...], tuple[Watch, ...], tuple[Own, ...]]:
+    ) -> tuple[tuple[Saved, ...], tuple[VersionCheck, ...], tuple[SelfSaved, ...]]:
         """For one segment, whose graph takes the saved values `taken`."""
         everything = (1 << len(segment.tangents)) - 1
         shown: dict[_Memory, int] = {}
@@ -177,36 +177,38 @@ class Savings:
             resident, memory = self._memory(node, shown, offset if node.name in by_offset else None)
             checked = shown.get(memory, 0) if memory is not None else 0
             if resident is not None:
-                one = Saved(index, Saving.RESIDENT, *resident)
+                one = Saved(index, SaveStrategy.RESIDENT, *resident)
             else:
                 how = self._how(node, memory, need, shown, uncounted, everything)
-                copied = how is Saving.COPY
+                copied = how is SaveStrategy.COPY
                 one = Saved(
                     index,
                     how,
-                    primal=self._primal_of.get(node) if how is Saving.AS_IS else None,
-                    values=tuple(self._values_at[node]) if how is Saving.AS_IS else (),
+                    primal=self._primal_of.get(node) if how is SaveStrategy.AS_IS else None,
+                    values=tuple(self._values_at[node]) if how is SaveStrategy.AS_IS else (),
                     offset=offset if copied else 0,
                     donated=not segment.stays and (copied or self._is_own(node, memory)),
                 )
             saved.append(one)
             if memory is not None:
                 # Eager checks everything that a node has saved, whichever of its gradients are needed.
-                settled = one.how is Saving.COPY and checked
+                settled = one.how is SaveStrategy.COPY and checked
                 needs[memory] = needs.get(memory, 0) | (checked if settled else need | checked)
-                if one.how is not Saving.AS_IS or segment.stays:  # (autograd checks what it saves itself)
+                if (
+                    one.how is not SaveStrategy.AS_IS or segment.stays
+                ):  # (autograd checks what it saves itself)
                     unchecked.add(memory)
         own = self._own(segment, saved, shown, uncounted)
         return tuple(saved), self._watched(segment, needs, unchecked), own
 
     def _own(
         self, segment: Segment, saved: list[Saved], shown: dict[_Memory, int], uncounted: set[_Memory]
-    ) -> tuple[Own, ...]:
+    ) -> tuple[SelfSaved, ...]:
         """The results that a segment's node keeps itself: those that eager's does, as long as the checks of
         autograd are eager's, and those without memory that stand for something in between."""
         everything = (1 << len(segment.tangents)) - 1
         values = {root.value for root in self._effects.roots if isinstance(root, ValueRoot)}
-        found: list[Own] = []
+        found: list[SelfSaved] = []
         end = len(saved)
         for e, entrance in enumerate(segment.cotangent_inputs):
             place: int | None = None
@@ -214,11 +216,14 @@ class Savings:
                 continue
             if entrance.value is not None:
                 node, memory = self._results[entrance.value], ("value", entrance.value)
-                if self._how(node, memory, everything, shown, uncounted, everything) is not Saving.AS_IS:
+                if (
+                    self._how(node, memory, everything, shown, uncounted, everything)
+                    is not SaveStrategy.AS_IS
+                ):
                     continue
                 alike = (i for i, one in enumerate(saved) if self._saved[one.index] is node)
-                place = next((i for i in alike if saved[i].how is Saving.AS_IS), None)
-            found.append(Own(e, end if place is None else place))
+                place = next((i for i in alike if saved[i].how is SaveStrategy.AS_IS), None)
+            found.append(SelfSaved(e, end if place is None else place))
             end += place is None
         return tuple(found)
 
@@ -226,7 +231,7 @@ class Savings:
         """Whether a value that is saved as it is lies in memory that the forward made for it alone."""
         root = self._roots[node]
         own = memory is None and root.op == "call_function" and self._readers[root] == 1
-        return own and root not in self._blanks
+        return own and root not in self._possibly_zero
 
     def _memory(
         self, node: fx.Node, shown: dict[_Memory, int], offset: int | None
@@ -257,46 +262,48 @@ class Savings:
         shown: dict[_Memory, int],
         uncounted: set[_Memory],
         everything: int,
-    ) -> Saving:
+    ) -> SaveStrategy:
         tensor = self._tensor_of.get(self._roots[node])
         if tensor is not None and (tensor in self._effects.written or tensor in self._effects.inference):
-            return Saving.COPY  # (Autograd saves no inference tensor.)
+            return SaveStrategy.COPY  # (Autograd saves no inference tensor.)
         if node in self._excessive:
-            return Saving.COPY
+            return SaveStrategy.COPY
         if memory is None:
-            return Saving.AS_IS
+            return SaveStrategy.AS_IS
         if memory not in shown:
             # Eager would not mind a write that this backward must not see, except to what it keeps itself.
-            return Saving.OWN_COUNTER if memory in uncounted else Saving.COPY
+            return SaveStrategy.OWN_COUNTER if memory in uncounted else SaveStrategy.COPY
         checked = shown[memory]
         if checked and need & ~checked:
-            return Saving.COPY
-        apart = memory in self._bumped or (tensor is not None and memory[1] in self._apart)
+            return SaveStrategy.COPY
+        apart = memory in self._bumped_memories or (
+            tensor is not None and memory[1] in self._changed_storages
+        )
         # A graph may come by what a tensor shows with an unsafe view, although eager's is a view like others.
         base = self._roots[node] if memory[0] == "storage" else self._results[memory[1]]
         apart |= self._counters[node] is not self._counters[base]
         # (Under which of several counters autograd would check it, the watched tensors tell.)
         if need | checked != everything or apart or memory in uncounted:
-            return Saving.OWN_COUNTER
-        return Saving.AS_IS
+            return SaveStrategy.OWN_COUNTER
+        return SaveStrategy.AS_IS
 
     def _watched(
         self, segment: Segment, needs: dict[_Memory, int], unchecked: set[_Memory]
-    ) -> tuple[Watch, ...]:
-        watched: list[Watch] = []
+    ) -> tuple[VersionCheck, ...]:
+        watched: list[VersionCheck] = []
         for kept in segment.kept:
             if not kept.counted:
                 continue
             tangents = None if kept.always else kept.tangents
             if kept.only_for_dead_targets or kept.reason is not None:
                 watched.append(
-                    Watch(kept.tensor, kept.root, tangents, kept.only_for_dead_targets, kept.reason)
+                    VersionCheck(kept.tensor, kept.root, tangents, kept.only_for_dead_targets, kept.reason)
                 )
                 continue
             memory = _memory_of(kept, self._effects, self._storages)
-            is_touched = memory is not None and memory[0] == "storage" and memory[1] in self._touched
+            is_touched = memory is not None and memory[0] == "storage" and memory[1] in self._written_storages
             if memory is None or is_touched or memory in unchecked or memory not in needs:
-                watched.append(Watch(kept.tensor, kept.root, tangents))
+                watched.append(VersionCheck(kept.tensor, kept.root, tangents))
         return tuple(watched)
 
 

@@ -32,12 +32,12 @@ from aot.joint.joint import Segment
 
 # What is done: ("segment", k) is applied, all happens that happens to ("storage", s) of the arguments,
 # ("root", k) and ("output", i) are made.
-Item = tuple[Literal["segment", "storage", "root", "output"], int]
+Action = tuple[Literal["segment", "storage", "root", "output"], int]
 
 
-def _waits(item: Item, needs: Callable[[Item], Iterator[Item]]) -> bool:
+def _waits(item: Action, needs: Callable[[Action], Iterator[Action]]) -> bool:
     """Whether anything has to happen to the arguments before."""
-    seen: set[Item] = set()
+    seen: set[Action] = set()
     stack = [item]
     while stack:
         one = stack.pop()
@@ -53,7 +53,9 @@ def _moves(output: Output) -> bool:
     return isinstance(output, View) and output.bumps_version
 
 
-def arrange(effects: EffectSummary, segments: Sequence[Segment], storages: Sequence[int]) -> tuple[Item, ...]:
+def schedule(
+    effects: EffectSummary, segments: Sequence[Segment], storages: Sequence[int]
+) -> tuple[Action, ...]:
     """Everything, in an order in which it can be done.
 
     Args:
@@ -81,22 +83,22 @@ def arrange(effects: EffectSummary, segments: Sequence[Segment], storages: Seque
         # (A custom function may return a tensor and a view of it: one segment makes both.)
         if isinstance(root, FunctionViewRoot) and made_by[root.base] != number
     }
-    made_of: dict[int | None, list[Item]] = {
+    made_of: dict[int | None, list[Action]] = {
         root.history: [("output", position) for position in root.meta.positions]
         for root in roots
         if isinstance(root, WrapperRoot) and root.history is not None
     }
     # (Aliases with a history are made of others when they get that.)
-    carriers: dict[int | None, list[Item]] = {
+    carriers: dict[int | None, list[Action]] = {
         root.history: [("root", root.root)]
         for root in roots
         if isinstance(root, AliasRoot) and root.history is not None and root.root is not None
     }
     moved = version_bumps_by_outputs(outputs, roots, storages)
-    order: dict[Item, None] = {}
-    active: set[Item] = set()
+    order: dict[Action, None] = {}
+    active: set[Action] = set()
 
-    def needs(item: Item) -> Iterator[Item]:
+    def needs(item: Action) -> Iterator[Action]:
         kind, number = item
         if kind == "segment":
             for gradient in segments[number].gradients:
@@ -125,7 +127,7 @@ def arrange(effects: EffectSummary, segments: Sequence[Segment], storages: Seque
                 if isinstance(output, View) and output.through is not None:
                     yield "output", output.through
 
-    def needs_of_target(target: object) -> Iterator[Item]:
+    def needs_of_target(target: object) -> Iterator[Action]:
         if isinstance(target, ArgumentEdge):
             if target.tensor in required:
                 yield "storage", storages[target.tensor]
@@ -140,7 +142,7 @@ def arrange(effects: EffectSummary, segments: Sequence[Segment], storages: Seque
             yield "root", output.root  # of an early view, too: a write moves its history
             yield "output", target.output
 
-    def needs_of_root(number: int) -> Iterator[Item]:
+    def needs_of_root(number: int) -> Iterator[Action]:
         root = roots[number]
         if isinstance(root, (ArgumentRoot, BaseRoot)):
             yield "storage", storages[root.tensor]
@@ -163,7 +165,7 @@ def arrange(effects: EffectSummary, segments: Sequence[Segment], storages: Seque
                 yield "storage", storages[memory.tensor]
         yield from (("segment", segment_of[value]) for value in values if value in segment_of)
 
-    def visit(item: Item) -> None:
+    def visit(item: Action) -> None:
         if item in order:
             return
         if item in active:

@@ -27,11 +27,11 @@ from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.torch_internals import tensor_impl
 
 
-class OtherTangent(Exception):
+class TangentMismatch(Exception):
     """A gradient is of another type than a backward was recorded for, or made otherwise."""
 
 
-def coercing(meta: SubclassCreationMeta) -> Callable[[Any], Any]:
+def tangent_coercion(meta: SubclassCreationMeta) -> Callable[[Any], Any]:
     """A function that gives a gradient as one that is made as `meta` says.
 
     Raises:
@@ -46,7 +46,7 @@ def coercing(meta: SubclassCreationMeta) -> Callable[[Any], Any]:
         other = None if coerce is None else coerce(meta.context, meta.kind)
         if other is not None and matches(other):
             return other
-        raise OtherTangent
+        raise TangentMismatch
 
     return coerced
 
@@ -132,7 +132,7 @@ def _strides(size: Sequence[Any], sizes: Sequence[int], strides: Sequence[int]) 
     return tuple(made)
 
 
-def restrided(
+def with_traced_strides(
     given: Tensor, size: tuple[int, ...], stride: tuple[int, ...], from_start: bool = False
 ) -> Tensor:
     """A tangent laid out as the backward graph was traced for, and not lazily conjugated or negated; at the
@@ -145,7 +145,7 @@ def restrided(
         coerce = getattr(given, "__coerce_same_metadata_as_tangent__", None)
         other = None if coerce is None else coerce(None, Tensor)
         if other is None or is_wrapper(other):
-            raise OtherTangent
+            raise TangentMismatch
         given = other
     if given.is_conj() or given.is_neg():
         given = given.resolve_conj().resolve_neg()
@@ -173,7 +173,7 @@ def _lies_so(given: Tensor, stride: tuple[int, ...]) -> bool:
     return all(n == 1 or one == other for n, one, other in strides)
 
 
-def fails(stride: tuple[int, ...], given: Tensor) -> None:
+def require_strides(stride: tuple[int, ...], given: Tensor) -> None:
     """Let a gradient pass for which eager's backward raises, because it has these strides.
 
     Raises:
@@ -187,7 +187,9 @@ def fails(stride: tuple[int, ...], given: Tensor) -> None:
     )
 
 
-def put_together(layouts: Sequence[GradientLayout], values: Iterator[Tensor | None]) -> list[Tensor | None]:
+def unflatten_values(
+    layouts: Sequence[GradientLayout], values: Iterator[Tensor | None]
+) -> list[Tensor | None]:
     """What is made of the next values, one after the other."""
     found: list[Tensor | None] = []
     for layout in layouts:
@@ -196,6 +198,8 @@ def put_together(layouts: Sequence[GradientLayout], values: Iterator[Tensor | No
             found.append(plain[0])
         else:
             pairs = zip(plain, layout.wheres, strict=True)
-            laid = [None if p is None else restrided(p, where.size, where.stride) for p, where in pairs]
+            laid = [
+                None if p is None else with_traced_strides(p, where.size, where.stride) for p, where in pairs
+            ]
             found.append(unflatten_subclass(layout.meta, laid))
     return found

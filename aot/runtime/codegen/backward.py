@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from aot.joint.joint import Segment
-from aot.runtime.codegen.writer import Writer, part_names, rewrapped
-from aot.runtime.plan import Part
-from aot.runtime.saved_values import Saving
-from aot.runtime.tangents import coercing
+from aot.runtime.codegen.writer import SourceWriter, part_names, rebuild_subclass
+from aot.runtime.plan import SegmentPlan
+from aot.runtime.saved_values import SaveStrategy
+from aot.runtime.tangents import tangent_coercion
 from aot.torch_internals import autograd_graph
 
 
-def write_forward(writer: Writer, number: int, part: Part, written: Collection[int], asked: bool) -> None:
+def write_forward(
+    writer: SourceWriter, number: int, part: SegmentPlan, written: Collection[int], given_later: bool
+) -> None:
     """What makes the node of part `number` of a plan, of what has been computed: it is given what is saved,
     what is returned, and tensors with the edges that gradients go to; and the tensors that autograd is to
     lead to.
 
     Args:
         written: the values that are written to arguments that get their history.
-        asked: whether the call goes on with the node: what was given is replaced by it.
+        given_later: whether the call goes on with the node: what was given is replaced by it.
     """
     segment = part.segment
     writer.line(f"def forward{number}(ctx, given, *targets):")
@@ -39,23 +41,28 @@ def write_forward(writer: Writer, number: int, part: Part, written: Collection[i
         writer.line("ctx.packed = saved_tensor_hooks() is not None")
     if any(entrance.kept and entrance.value in written for entrance in segment.cotangent_inputs):
         writer.line("ctx.written = {}")
-    if asked:
+    if given_later:
         writer.line("given[:] = [ctx]")
     writer.line("return results")
     writer.indent -= 1
 
 
-def _donates(part: Part) -> bool:
+def _donates(part: SegmentPlan) -> bool:
     return any(one.donated for one in part.saved)
 
 
 def write_backward(
-    writer: Writer, number: int, part: Part, scripted: bool, written: Collection[int], numbers: Sequence[str]
+    writer: SourceWriter,
+    number: int,
+    part: SegmentPlan,
+    runs_python: bool,
+    written: Collection[int],
+    numbers: Sequence[str],
 ) -> None:
     """The backward of part `number` of a plan.
 
     Args:
-        scripted: whether eager runs the function's Python in it.
+        runs_python: whether eager runs the function's Python in it.
         written: the values that are written to arguments that get their history.
         numbers: the numbers of a call that are symbols.
     """
@@ -92,7 +99,7 @@ def write_backward(
         writer.line("if ctx.spent:")
         writer.line("    raise spent()")
     for i, watch in enumerate(part.watched):
-        needed = f"runs(ctx, {segment.dead_targets}) and " if watch.vain else ""
+        needed = f"runs(ctx, {segment.dead_targets}) and " if watch.only_for_dead_targets else ""
         if watch.tangents is not None and (several or not segment.idle):
             needed += f"given & {watch.tangents} and " if several else f"g{tangents[0]} is not None and "
         writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
@@ -100,14 +107,14 @@ def write_backward(
         if watch.reason is not None:
             said = f"RuntimeError({writer.literal(watch.reason)})"
         writer.line(f"    raise {said}")
-    for i in range(len(part.attached)):
+    for i in range(len(part.needs_history)):
         writer.line(f"if is_detached(ctx.attached[{i}]()):")
         writer.line("    raise detached_in_place()")
     inputs = [f"s{i}" for i in range(len(part.saved))]
     extra = [f"s{one.position}" for one in part.own if one.position >= len(part.saved)]
     if inputs or extra:
         writer.line(f"{', '.join(inputs + extra)}, = ctx.{'kept' if part.stays else 'saved_tensors'}")
-    resident = [i for i, one in enumerate(part.saved) if one.how is Saving.RESIDENT]
+    resident = [i for i, one in enumerate(part.saved) if one.how is SaveStrategy.RESIDENT]
     if resident:
         writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident, {part.stays})")
     if tangents and not (several or segment.runs_custom_function or segment.idle):
@@ -117,7 +124,7 @@ def write_backward(
     again = ""
     if segment.results and tangents:
         given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.cotangent_inputs)))
-        otherwise = " or not scripts_hold()" if scripted else ""
+        otherwise = " or not scripts_hold()" if runs_python else ""
         if several and segment.needed:
             found = " and ".join(f"given & {mask}" for mask in segment.needed if mask)
             found = "" if 0 in segment.needed else f" and not ({found})"
@@ -165,7 +172,7 @@ def write_backward(
                 for k, where in pairs
             ]
             ours = [f"ctx.shared[{shared.index(one)}]" for one in gradient.shared]
-            result = rewrapped(writer, gradient.layout.meta, laid, ours)
+            result = rebuild_subclass(writer, gradient.layout.meta, laid, ours)
         elif gradient.viewed:
             result = f"(None if {result} is None else {result}.view_as({result}))"
         else:
@@ -178,7 +185,7 @@ def write_backward(
     writer.indent -= 1
 
 
-def _tangents(writer: Writer, part: Part, several: bool, again: str) -> list[str]:
+def _tangents(writer: SourceWriter, part: SegmentPlan, several: bool, again: str) -> list[str]:
     """Lay the gradients that come in out as they were traced; the names of the tangents. `again` is what is
     returned if one is of another type."""
     names: list[str] = []
@@ -202,7 +209,7 @@ def _tangents(writer: Writer, part: Part, several: bool, again: str) -> list[str
             writer.line(f"if g{e} is not None:")
             writer.indent += 1
         if meta is not None:
-            writer.line(f"g{e} = {writer.name('coerced', coercing(meta))}(g{e})")
+            writer.line(f"g{e} = {writer.name('coerced', tangent_coercion(meta))}(g{e})")
         for name, source, where in zip(ours, sources, wheres, strict=True):
             size, stride = writer.literal(where.size), writer.literal(where.stride)
             start = ", True" if len(names) in part.from_start else ""
@@ -233,10 +240,10 @@ def _laid_otherwise(segment: Segment) -> list[int]:
     return [e for e, layout in plain if layout.meta is None and 1 in layout.wheres[0].size]
 
 
-def _owned(part: Part, written: Collection[int]) -> str:
+def _owned(part: SegmentPlan, written: Collection[int]) -> str:
     """An argument: the tensors with the edges of the segment's own results that it has kept, by entrance, and
     with those of what else it has kept that has a native history."""
-    kept = {one.entrance: f"edge_of(s{one.position})" for one in part.own}
+    kept = {one.cotangent_input: f"edge_of(s{one.position})" for one in part.own}
     for e, entrance in enumerate(part.segment.cotangent_inputs):
         if entrance.kept and entrance.value in written:
             kept[e] = f"edge_of_written(ctx, {e})"

@@ -33,19 +33,19 @@ from aot.capture.memory.metadata_log import MetadataMutation
 from aot.capture.memory.view_ops import CreationMode
 from aot.runtime.codegen.backward import write_backward, write_forward
 from aot.runtime.codegen.writer import (
-    GradMode,
-    Writer,
+    GradModeTracker,
+    SourceWriter,
     alias,
     as_strided,
     attribute,
-    rewrapped,
-    seen_as,
+    rebuild_subclass,
+    storage_view,
     write_change,
     write_storages,
     write_view,
 )
-from aot.runtime.plan import Part, Plan
-from aot.runtime.saved_values import Saving
+from aot.runtime.plan import Plan, SegmentPlan
+from aot.runtime.saved_values import SaveStrategy
 
 
 def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
@@ -54,25 +54,25 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     The source defines ``call(t0, t1, ...)``, given one argument per tensor of the call, and, for part k of
     the backward, ``backward{k}(ctx, ...)`` of its autograd.Function.
     """
-    writer = Writer()
+    writer = SourceWriter()
     writer.methods = not plan.wrapped
     written = {w.value for w in plan.writes if w.tracked and not w.carried}
     for number, part in enumerate(plan.parts):
-        write_backward(writer, number, part, plan.scripted, written, plan.numbers.names)
+        write_backward(writer, number, part, plan.runs_python, written, plan.numbers.names)
         writer.line("")
         write_forward(writer, number, part, written, _is_asked(part, written, plan))
         writer.line("")
-    _Call(writer, plan).write()
+    _WrapperSource(writer, plan).write()
     return "\n".join(writer.lines) + "\n", writer.names
 
 
-class _Call:
+class _WrapperSource:
     """The function that a call runs."""
 
-    def __init__(self, writer: Writer, plan: Plan) -> None:
+    def __init__(self, writer: SourceWriter, plan: Plan) -> None:
         self.writer = writer
         self.plan = plan
-        self.mode = GradMode(writer, plan.grad, plan.inference)
+        self.mode = GradModeTracker(writer, plan.grad, plan.inference)
         self.moved = version_bumps_by_outputs(plan.outputs, plan.roots, plan.storages)
         # A write to a part has the history of the whole, which no value looks like.
         self.written = {w.value for w in plan.writes if w.tracked and (w.through is not None or w.carried)}
@@ -114,7 +114,7 @@ class _Call:
             writer.line(f"m{i} = t{i}.detach()")
         rebound = [change for root in plan.roots if isinstance(root, WrapperRoot) for change in root.rebound]
         write_storages(writer, [*(change for _, change in plan.changes), *rebound])
-        for i, nbytes in plan.grown:  # before a view shows what there is then
+        for i, nbytes in plan.grown_storages:  # before a view shows what there is then
             writer.line(f"m{i}.untyped_storage().resize_({writer.literal(nbytes)})")
         for position, output in self.views.get(ViewTime.BEFORE_WRITES, ()):
             self._view(position, output, self._root(plan.roots[output.root]))
@@ -143,7 +143,7 @@ class _Call:
         writer.line("except BaseException:")
         writer.line(f"    set_grad_enabled({plan.grad})")
         writer.line("    raise")
-        hidden = "" if plan.visible == len(plan.outputs) else "[:visible]"
+        hidden = "" if plan.num_user_outputs == len(plan.outputs) else "[:visible]"
         writer.line(f"return [{', '.join(f'o{i}' for i in range(len(plan.outputs)))}]{hidden}")
         writer.indent -= 1
 
@@ -158,7 +158,7 @@ class _Call:
         changed = {i for i, _ in self.plan.changes}
         written = {write.tensor for write in self.plan.kept}
         for k, graph_input in enumerate(self.plan.inputs):
-            where = graph_input.stretch
+            where = graph_input.span
             name = f"t{graph_input.tensor}"
             source: str | None = None
             if where is not None and where.dtype == graph_input.dtype:
@@ -181,7 +181,7 @@ class _Call:
 
     def _forward(self, inputs: list[str]) -> None:
         """Run the graph, and put aside what is saved before anything is overwritten."""
-        if not self.plan.idle:
+        if not self.plan.forward_is_empty:
             self._run(inputs)
         self._put_aside(inputs)
 
@@ -209,16 +209,16 @@ class _Call:
         for write in plan.kept:
             if write.counted:
                 self.writer.line(f"torch.autograd.graph.increment_version(t{write.tensor})")
-        for i in plan.converted:
+        for i in plan.inference_values:
             self.writer.line(f"v{i} = inference_tensor(v{i})")
 
     def _put_aside(self, inputs: list[str]) -> None:
         plan = self.plan
         keep = {
-            Saving.AS_IS: "detached({0})",
-            Saving.COPY: "copied({0}, {1})",
-            Saving.OWN_COUNTER: "{0}.data",
-            Saving.RESIDENT: "None",
+            SaveStrategy.AS_IS: "detached({0})",
+            SaveStrategy.COPY: "copied({0}, {1})",
+            SaveStrategy.OWN_COUNTER: "{0}.data",
+            SaveStrategy.RESIDENT: "None",
         }
         applied = [number for kind, number in plan.order if kind == "segment"]
         for number, part in enumerate(plan.parts):
@@ -228,7 +228,7 @@ class _Call:
             for one in part.saved:
                 name = f"s{one.index}" if one.primal is None else inputs[one.primal]
                 how = keep[one.how]
-                if one.how is Saving.AS_IS and not others.isdisjoint(one.values):
+                if one.how is SaveStrategy.AS_IS and not others.isdisjoint(one.values):
                     # A history that leads to a node which keeps the very tensor would keep itself alive.
                     how = "{0}.detach()"
                 saved.append(how.format(name, self.writer.literal(one.offset)))
@@ -243,15 +243,17 @@ class _Call:
             value = entrance.value
             if value is None or value in self.carriers or value in self.made or value in self.written:
                 continue
-            if value not in self.carried and value not in self.plan.bare:
+            if value not in self.carried and value not in self.plan.input_values:
                 yield value
 
     def _moved_edges(self) -> list[ArgumentEdge]:
         """The arguments' edges that a segment is applied to after the arguments have been written."""
         plan = self.plan
-        moving = {plan.storages[w.tensor] for w in plan.writes} | {plan.storages[i] for i in plan.moves}
+        moving = {plan.storages[w.tensor] for w in plan.writes} | {
+            plan.storages[i] for i in plan.version_bumps_only
+        }
         moving |= {plan.storages[i] for i, _ in plan.changes}
-        moving |= {plan.storages[i] for i in (*plan.released, *plan.detached)}
+        moving |= {plan.storages[i] for i in (*plan.end_requires_grad, *plan.detached)}
         first = {position for position, _ in self.views.get(ViewTime.BEFORE_WRITES, ())}
         done = {storage for storage, outputs in self.moved.items() if first.intersection(outputs)}
         self.late = set(done)
@@ -267,7 +269,7 @@ class _Call:
                     if (
                         isinstance(target, ArgumentEdge)
                         and plan.storages[target.tensor] in done
-                        and target.tensor not in plan.required
+                        and target.tensor not in plan.begin_requires_grad
                     ):
                         found[target] = None
         self.passed = set(found)
@@ -337,7 +339,7 @@ class _Call:
                     handed[own] = f"f{own}"
                     self.writer.line(f"f{own} = {self._result(own)}")
                 source = handed[own]
-            seen = seen_as(self.writer, source, view.where, view.reinterpreted)
+            seen = storage_view(self.writer, source, view.where, view.reinterpreted)
             self.writer.line(f"f{value} = {seen}")
             handed[value] = f"f{value}"
         return handed
@@ -347,7 +349,7 @@ class _Call:
         root = self.carried.get(value)
         if isinstance(root, AliasRoot):
             return alias(self.writer, root)
-        if value in self.plan.bare:  # the tensor itself keeps its history
+        if value in self.plan.input_values:  # the tensor itself keeps its history
             return f"v{value}.detach()"
         self._detached(value)
         return f"v{value}"
@@ -389,7 +391,7 @@ class _Call:
         for write in writes:
             if write.early and not write.tracked:
                 self._write(write)
-        required = [i for i in plan.required if plan.storages[i] == number]
+        required = [i for i in plan.begin_requires_grad if plan.storages[i] == number]
         noticed = {i for i, change in changes if change.mode is CreationMode.GRAD or not required}
         for tensor, change in changes:
             if tensor not in noticed:
@@ -399,11 +401,11 @@ class _Call:
                 if output.required == tensor:
                     self._view(position, output, self._root(plan.roots[output.root]))
             writer.line(f"t{tensor}.requires_grad_()")
-        lost = [("requires_grad_(False)", tensor) for tensor in plan.released]
+        lost = [("requires_grad_(False)", tensor) for tensor in plan.end_requires_grad]
         lost += [("detach_()", tensor) for tensor in plan.detached]
         lost = [(name, tensor) for name, tensor in lost if plan.storages[tensor] == number]
         last = {output.required for _, output in self.views.get(ViewTime.BEFORE_RELEASE, ())}
-        last.update(owner for _, owner in plan.pinned)
+        last.update(owner for _, owner in plan.pinned_views)
         for name, tensor in lost:
             if tensor not in last:
                 writer.line(f"t{tensor}.{name}")
@@ -420,7 +422,7 @@ class _Call:
         for write in writes:
             if not write.early:
                 self._write(write)
-        for tensor in plan.moves:
+        for tensor in plan.version_bumps_only:
             if plan.storages[tensor] == number:
                 writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
         for name, tensor in lost:
@@ -429,7 +431,7 @@ class _Call:
 
     def _lose(self, tensor: int, name: str) -> None:
         """Let an argument require no grad any more, of which there are views that lead to where it was."""
-        for view, owner in self.plan.pinned:
+        for view, owner in self.plan.pinned_views:
             if owner == tensor:
                 self.writer.line(f"t{view}.grad_fn")  # has autograd derive it
         for position, output in self.views.get(ViewTime.BEFORE_RELEASE, ()):
@@ -441,8 +443,8 @@ class _Call:
         copies = write.tracked and write.through is None and not write.carried
         if self._is_plain(write):
             self.mode.set(False)
-            groups = [n for n, group in enumerate(self.plan.together) if write.tensor in group]
-            if groups and write.value not in self.plan.resident:  # a GPU writes to all at once
+            groups = [n for n, group in enumerate(self.plan.foreach_groups) if write.tensor in group]
+            if groups and write.value not in self.plan.in_input_memory:  # a GPU writes to all at once
                 self.writer.copy(f"t{write.tensor}", f"v{write.value}", groups[0])
             else:
                 self.writer.line(f"t{write.tensor}.copy_(v{write.value})")
@@ -450,7 +452,7 @@ class _Call:
             self.mode.set(False)  # a graph may return a view of its input, which requires grad
             target = _past_autograd(write)
             if write.through is not None:
-                target = seen_as(self.writer, target, write.through, write.reinterpreted)
+                target = storage_view(self.writer, target, write.through, write.reinterpreted)
             within = self.mode.within(CreationMode.INFERENCE) if write.inference else ""
             self.writer.line(f"{within}{target}.copy_(v{write.value})")
         if write.tracked:
@@ -480,7 +482,7 @@ class _Call:
         memories += [view.rebound.memory for view in views if view.rebound is not None]
         left = {m.tensor for m in memories if m is not None and m.entry and m.tensor is not None}
         left.update(write.tensor for write in plan.writes if write.entry)
-        return sorted(left.union(tensor for tensor, _ in plan.grown))
+        return sorted(left.union(tensor for tensor, _ in plan.grown_storages))
 
     def _leaf(self, number: int) -> None:
         """Let a root that the function made a leaf require grad, after the views that were taken before."""
@@ -524,7 +526,7 @@ class _Call:
         return alias(self.writer, root)
 
     def _wrapper(self, root: WrapperRoot) -> str:
-        return rewrapped(self.writer, root.meta, [f"o{i}" for i in range(len(self.plan.outputs))])
+        return rebuild_subclass(self.writer, root.meta, [f"o{i}" for i in range(len(self.plan.outputs))])
 
     def _replace(self, tensors: Collection[int]) -> None:
         """Put what the function has put into the places of what wrapper subclasses are made of."""
@@ -537,7 +539,7 @@ class _Call:
     def _keep(self) -> None:
         """What the backward keeps besides what autograd keeps for it, and the caller's `retain_grad`s."""
         plan = self.plan
-        for i in plan.aware:
+        for i in plan.views_with_history:
             self.writer.line(f"t{i}.grad_fn")  # derived now: without it, another write would be one to a leaf
         for name in [f"t{i}" for i in plan.retaining] + [f"o{i}" for i in plan.retaining_outputs]:
             self.writer.line(f"{name}.retain_grad()")
@@ -553,8 +555,8 @@ class _Call:
                 names = [self._target(one) for one in part.segment.rebuilt_targets]
                 native = _tuple([f"(weakly({n}), {n}._version)" for n in names])
                 self.writer.line(f"b{number}[0].native = {native}")
-            if part.attached:
-                names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.attached]
+            if part.needs_history:
+                names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.needs_history]
                 self.writer.line(f"b{number}[0].attached = {_tuple([f'weakly({n})' for n in names])}")
             resident = [
                 as_strided(self.writer, f"t{one.tensor}.detach()", one.where)
@@ -565,13 +567,13 @@ class _Call:
                 self.writer.line(f"b{number}[0].resident = packed([{', '.join(resident)}])")
 
 
-def _is_asked(part: Part, written: Collection[int], plan: Plan) -> bool:
+def _is_asked(part: SegmentPlan, written: Collection[int], plan: Plan) -> bool:
     """Whether the call asks the node of a part for something, or gives it more than it is made of."""
     given = (
         part.segment.shared
         or part.segment.rebuilt_targets
         or part.watched
-        or part.attached
+        or part.needs_history
         or plan.numbers.names
     )
     resident = any(one.where is not None for one in part.saved)

@@ -19,7 +19,7 @@ from aot.torch_internals import op_queries
 _SET = torch.ops.aten.set_.source_Storage_storage_offset
 
 
-class Writer:
+class SourceWriter:
     """Lines of source, and the objects that they name."""
 
     def __init__(self) -> None:
@@ -92,10 +92,10 @@ class Writer:
         return source_of(value)
 
 
-class GradMode:
+class GradModeTracker:
     """Emits a change of grad mode only where there is one. A call made in inference mode stays in it."""
 
-    def __init__(self, writer: Writer, now: bool, inference: bool) -> None:
+    def __init__(self, writer: SourceWriter, now: bool, inference: bool) -> None:
         self.writer = writer
         self.now = now
         self.inference = inference
@@ -114,20 +114,20 @@ class GradMode:
         return ""
 
 
-def seen_as(writer: Writer, source: str, where: Geometry, reinterpreted: bool) -> str:
+def storage_view(writer: SourceWriter, source: str, where: Geometry, reinterpreted: bool) -> str:
     """A view of the storage of `source`."""
     if reinterpreted:
         return f"seen_as({source}, {writer.literal(where)})"
     return as_strided(writer, source, where)
 
 
-def as_strided(writer: Writer, source: str, where: Geometry) -> str:
+def as_strided(writer: SourceWriter, source: str, where: Geometry) -> str:
     size, stride = writer.literal(where.size), writer.literal(where.stride)
     return f"{source}.as_strided({size}, {stride}, {writer.literal(where.offset)})"
 
 
-def rewrapped(
-    writer: Writer, meta: SubclassCreationMeta, plain: Sequence[str], shared: Sequence[str] = ()
+def rebuild_subclass(
+    writer: SourceWriter, meta: SubclassCreationMeta, plain: Sequence[str], shared: Sequence[str] = ()
 ) -> str:
     """A wrapper subclass, made of tensors with these names."""
     names = []
@@ -137,7 +137,7 @@ def rewrapped(
         elif isinstance(part, SharedTensorMeta):
             source = shared[part.number]
         else:
-            source = rewrapped(writer, part, plain, shared)
+            source = rebuild_subclass(writer, part, plain, shared)
         names.append(f"{name!r}: {source}")
     names += [f"{name!r}: {writer.name('opaque', value)}" for name, value in meta.opaque]
     inner = ", ".join(names)
@@ -187,7 +187,7 @@ def storage_of(change: WrapperRebound) -> str:
     return "_".join((f"storage{change.tensor}", *change.source))
 
 
-def write_storages(writer: Writer, changes: Iterable[Change]) -> None:
+def write_storages(writer: SourceWriter, changes: Iterable[Change]) -> None:
     """Those of arguments onto which wrapper subclasses are put."""
     rebounds = [change for change in changes if isinstance(change, WrapperRebound)]
     for name, change in {storage_of(change): change for change in rebounds}.items():
@@ -195,24 +195,24 @@ def write_storages(writer: Writer, changes: Iterable[Change]) -> None:
             writer.line(f"{name} = {attribute(f't{change.tensor}', change.source)}.untyped_storage()")
 
 
-def alias(writer: Writer, root: AliasRoot) -> str:
+def alias(writer: SourceWriter, root: AliasRoot) -> str:
     """A detached alias: a tensor of its own for autograd, on the same memory."""
     source = f"r{root.root}" if root.memory is None else memory_of(root.memory)
     if root.inference:
-        view = seen_as(writer, source, root.where, root.reinterpreted)
+        view = storage_view(writer, source, root.where, root.reinterpreted)
         return view if root.counted else f"{view}.detach()"
     source += ".detach()" if root.counted else ".data"
-    return f"{seen_as(writer, source, root.where, root.reinterpreted)}.detach()"
+    return f"{storage_view(writer, source, root.where, root.reinterpreted)}.detach()"
 
 
-def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: str) -> None:
+def write_view(writer: SourceWriter, mode: GradModeTracker, name: str, view: View, source: str) -> None:
     if view.where is not None:
         mode.set(view.grad)
-        writer.line(f"{name} = {seen_as(writer, source, view.where, view.reinterpreted)}")
+        writer.line(f"{name} = {storage_view(writer, source, view.where, view.reinterpreted)}")
         if view.made is not None:
             writer.line(f"set_creation_meta({name}, {writer.literal(view.made)})")
         for one in view.steps:
-            writer.line(f"{mode.within(one.mode)}{name} = {step(writer, name, one)}")
+            writer.line(f"{mode.within(one.mode)}{name} = {view_op_call(writer, name, one)}")
         if view.rebound is not None:
             write_change(writer, mode, name, view.rebound)
         if view.requires_grad:
@@ -242,17 +242,17 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
         within = mode.within(one.mode)
         if one.in_place:
             # Whatever else is a view of what is changed here goes on from the same tensor.
-            writer.line(within + step(writer, source, one))
+            writer.line(within + view_op_call(writer, source, one))
             writer.changed[id(one)] = f"w{len(writer.changed)}"
             writer.line(f"{writer.changed[id(one)]} = {source}")
         else:
             if one.call is None or (call, one.index) in writer.parts:
-                writer.line(f"{within}{name} = {step(writer, source, one)}")
+                writer.line(f"{within}{name} = {view_op_call(writer, source, one)}")
             else:
                 writer.parts.add((call, one.index))
                 if call not in writer.calls:
                     writer.calls[call] = f"c{len(writer.calls)}"
-                    writer.line(f"{within}{writer.calls[call]} = {whole_step(writer, source, one)}")
+                    writer.line(f"{within}{writer.calls[call]} = {whole_view_op_call(writer, source, one)}")
                 writer.line(f"{name} = {writer.calls[call]}[{one.index}]")
             source = name
             if one.by_custom_function:
@@ -271,7 +271,7 @@ def write_view(writer: Writer, mode: GradMode, name: str, view: View, source: st
         writer.line(f"torch.autograd.graph.increment_version({name})")
 
 
-def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> None:
+def write_change(writer: SourceWriter, mode: GradModeTracker, name: str, change: Change) -> None:
     """A change of the metadata or the storage of the tensor `name`."""
     within = mode.within(change.mode)
     if isinstance(change, MetadataMutation):
@@ -297,7 +297,7 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
     source, where = memory_of(change.memory), change.where
     if change.assigned:
         # (A view of the tensor itself would have autograd derive its history anew, before this.)
-        writer.line(f"{within}{name}.data = {seen_as(writer, f'{source}.data', where, True)}")
+        writer.line(f"{within}{name}.data = {storage_view(writer, f'{source}.data', where, True)}")
     else:
         size, stride = writer.literal(where.size), writer.literal(where.stride)
         place = f"{source}.untyped_storage(), {writer.literal(where.offset)}, {size}, {stride}"
@@ -305,8 +305,8 @@ def write_change(writer: Writer, mode: GradMode, name: str, change: Change) -> N
         writer.line(f"untold({writer.op(_SET)}, {name}, {place})" if inside else f"{name}.set_({place})")
 
 
-def step(writer: Writer, source: str, one: ViewOp) -> str:
-    text = whole_step(writer, source, one)
+def view_op_call(writer: SourceWriter, source: str, one: ViewOp) -> str:
+    text = whole_view_op_call(writer, source, one)
     return text if one.index is None else f"{text}[{one.index}]"
 
 
@@ -335,7 +335,7 @@ def _spread(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(args[0]) if len(args) == 1 and isinstance(args[0], (list, tuple)) and args[0] else args
 
 
-def whole_step(writer: Writer, source: str, one: ViewOp) -> str:
+def whole_view_op_call(writer: SourceWriter, source: str, one: ViewOp) -> str:
     """A step with all its results."""
     if writer.methods and not one.kwargs and one.op in _METHODS:
         return f"{source}.{_METHODS[one.op]}({', '.join(map(writer.literal, _spread(one.args)))})"

@@ -88,7 +88,7 @@ FAULTS = (
     _fault(
         name="the edges of detached arguments are taken late",
         module="aot.runtime.codegen.wrapper",
-        find="        moving |= {plan.storages[i] for i in (*plan.released, *plan.detached)}\n",
+        find="        moving |= {plan.storages[i] for i in (*plan.end_requires_grad, *plan.detached)}\n",
         replace="",
         clauses=("gradients", "autograd-metadata"),
         wrong="A result leads nowhere where an argument was, as that has been detached in place by then.",

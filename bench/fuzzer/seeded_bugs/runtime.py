@@ -38,19 +38,19 @@ FAULTS = (
         name="a changed argument is checked as it was",
         module="aot.runtime.saved_values",
         find=(
-            "self._apart = {storages[i] for i, _ in effects.changes} | {\n"
+            "self._changed_storages = {storages[i] for i, _ in effects.changes} | {\n"
             "            storages[i] for i in effects.version_bumps_only\n"
             "        }"
         ),
-        replace="self._apart = {storages[i] for i in effects.version_bumps_only}",
+        replace="self._changed_storages = {storages[i] for i in effects.version_bumps_only}",
         clauses=_NOTICED,
         wrong="Autograd checks a saved argument whose version the wrapper moves when it transposes it.",
     ),
     _fault(
         name="copies are not copied",
         module="aot.runtime.codegen.wrapper",
-        find='Saving.COPY: "copied({0}, {1})"',
-        replace='Saving.COPY: "{0}.data"',
+        find='SaveStrategy.COPY: "copied({0}, {1})"',
+        replace='SaveStrategy.COPY: "{0}.data"',
         clauses=("gradients", "errors"),
         wrong="A saved value is read after the memory that it lies in was written to.",
         target="aot-min-cut",
@@ -58,16 +58,16 @@ FAULTS = (
     _fault(
         name="all that is saved is checked by autograd",
         module="aot.runtime.codegen.wrapper",
-        find='Saving.OWN_COUNTER: "{0}.data"',
-        replace='Saving.OWN_COUNTER: "detached({0})"',
+        find='SaveStrategy.OWN_COUNTER: "{0}.data"',
+        replace='SaveStrategy.OWN_COUNTER: "detached({0})"',
         clauses=_NOTICED,
         wrong="A write that eager does not mind makes the backward raise.",
     ),
     _fault(
         name="nothing that is saved is checked by autograd",
         module="aot.runtime.codegen.wrapper",
-        find='Saving.AS_IS: "detached({0})"',
-        replace='Saving.AS_IS: "{0}.data"',
+        find='SaveStrategy.AS_IS: "detached({0})"',
+        replace='SaveStrategy.AS_IS: "{0}.data"',
         clauses=_NOTICED,
         wrong="A write to a saved tensor goes unnoticed, and the gradient is wrong.",
     ),
@@ -123,7 +123,7 @@ FAULTS = (
     _fault(
         name="a backward that brings no gradient checks nothing",
         module="aot.runtime.codegen.backward",
-        find='needed = f"runs(ctx, {segment.dead_targets}) and " if watch.vain else ""',
+        find='needed = f"runs(ctx, {segment.dead_targets}) and " if watch.only_for_dead_targets else ""',
         replace='needed = f"g{tangents[0]} is not None and " if tangents else ""',
         clauses=_NOTICED,
         wrong="Below a node of several results a write goes unnoticed where no gradient comes by.",
@@ -211,8 +211,10 @@ FAULTS = (
     _fault(
         name="inference tensors are saved as they are",
         module="aot.runtime.codegen.wrapper",
-        find='Saving.COPY: "copied({0}, {1})"',
-        replace='Saving.COPY: "({0}.new_empty(0).set_({0}) if {0}.is_inference() else copied({0}, {1}))"',
+        find='SaveStrategy.COPY: "copied({0}, {1})"',
+        replace=(
+            'SaveStrategy.COPY: "({0}.new_empty(0).set_({0}) if {0}.is_inference() else copied({0}, {1}))"'
+        ),
         clauses=_NOTICED,
         wrong="A backward reads what was written in inference mode to an inference tensor since.",
         target="aot-min-cut",
@@ -220,8 +222,8 @@ FAULTS = (
     _fault(
         name="what eager does not keep is not copied",
         module="aot.runtime.saved_values",
-        find="return Saving.OWN_COUNTER if memory in uncounted else Saving.COPY",
-        replace="return Saving.OWN_COUNTER",
+        find="return SaveStrategy.OWN_COUNTER if memory in uncounted else SaveStrategy.COPY",
+        replace="return SaveStrategy.OWN_COUNTER",
         clauses=("gradients",),
         wrong="A write between forward and backward that eager does not mind changes the gradient.",
         target="aot-min-cut",

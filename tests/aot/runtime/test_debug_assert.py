@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx
 
 import aot
-from aot.runtime.call_assertions import asserting
+from aot.runtime.call_assertions import with_call_assertions
 from tests.support.agreement import assert_agrees, leaf, non_leaf, values
 
 
@@ -161,4 +161,4 @@ def test_what_a_call_gets_wrong(lie: str) -> None:
     compiled(values(2, 3))
     metadata = compiled.specializations[0].metadata
     with pytest.raises(aot.AssumptionViolated, match=words):
-        asserting(wrong, metadata, "f")(values(2, 3))
+        with_call_assertions(wrong, metadata, "f")(values(2, 3))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import aot
-from aot.runtime.dry_run import Left, left
+from aot.runtime.dry_run import ObservedState, observe_state
 
 pytestmark = pytest.mark.clause("refusals")
 
@@ -18,15 +18,15 @@ def _storage(tensor: Tensor) -> tuple[object, int]:
     return tensor.untyped_storage()._cdata, tensor.untyped_storage().nbytes()
 
 
-def _facts(*tensors: Tensor, outputs: tuple[Any, ...] = (), change: Any = None) -> Left:
+def _facts(*tensors: Tensor, outputs: tuple[Any, ...] = (), change: Any = None) -> ObservedState:
     versions, storages = [t._version for t in tensors], [_storage(t)[0] for t in tensors]
     if change is not None:
         change(*tensors)
-    return left(tensors, versions, storages, outputs, _storage)
+    return observe_state(tensors, versions, storages, outputs, _storage)
 
 
 def test_what_is_alike_does_not_differ() -> None:
-    def made() -> Left:
+    def made() -> ObservedState:
         x = torch.arange(6.0).reshape(2, 3)
         return _facts(x, x[1], outputs=(x.t(), None, x))
 
@@ -51,7 +51,7 @@ def test_one_change_is_told(change: Any, word: str) -> None:
 
 
 def test_a_view_that_leads_nowhere_is_told() -> None:
-    def made(look: bool) -> Left:
+    def made(look: bool) -> ObservedState:
         def change(base: Tensor, view: Tensor) -> None:
             with torch.no_grad():
                 base.mul_(2)
