@@ -1,6 +1,6 @@
 """Compiles of front ends' graphs, kept on disk for other processes.
 
-What is kept is all that capture, differentiation and partitioning find out (`Blueprint`), as data; what
+What is kept is all that capture, differentiation and partitioning find out (`Lowered`), as data; what
 compilers make of graphs is not. `python -m aot.cache` tells what is there.
 
 Example:

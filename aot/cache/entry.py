@@ -23,7 +23,7 @@ from aot.cache.store import Folder
 from aot.cache.validation import check
 from aot.capture.intercept.streams import StreamOrder
 from aot.capture.recorder.autocast_cache import CastUse
-from aot.pipeline.artifact import Blueprint
+from aot.pipeline.artifact import Lowered
 from aot.runtime.plan import Plan
 from aot.specialize.call import Arguments
 from aot.torch_internals import pytree, torch_fakes
@@ -59,7 +59,7 @@ class Slot:
         self._content = b""  # what was read, as a digest
         self._failure: Exception | None = None
 
-    def read(self) -> Blueprint | None:
+    def read(self) -> Lowered | None:
         """What is there."""
         content = self._folder.read(self._key.digest)
         if content is not None:
@@ -86,7 +86,7 @@ class Slot:
     def _drop(self, error: Exception) -> None:
         self._folder.drop(self._key.digest, f"{type(error).__name__}: {error}")
 
-    def pack(self, blueprint: Blueprint, order: StreamOrder | None) -> bytes | None:
+    def pack(self, blueprint: Lowered, order: StreamOrder | None) -> bytes | None:
         """What would be kept of a compile; None where it is not to be."""
         try:
             if order is not None:
@@ -102,14 +102,14 @@ class Slot:
             self._drop(self._failure)
         self._folder.write(self._key.digest, packed)
 
-    def holds(self, blueprint: Blueprint) -> bool:
+    def holds(self, blueprint: Lowered) -> bool:
         """Whether it is what was read."""
         try:
             return hashlib.sha256(self._packed(blueprint)).digest() == self._content
         except Uncacheable:
             return False
 
-    def _packed(self, blueprint: Blueprint) -> bytes:
+    def _packed(self, blueprint: Lowered) -> bytes:
         if blueprint.plan.runs_python:
             raise Uncacheable("Python that runs in the backward")
         operators = self._key.operators
@@ -121,16 +121,16 @@ class Slot:
             list(blueprint.again),
             pack(context, ViewAndMutationMeta, blueprint.metadata),
             skeleton(blueprint.spec),
-            sorted(blueprint.differentiated),
+            sorted(blueprint.grad_targets),
             pack(context, CastUse, blueprint.casts),
         ]
         return json.dumps(data, separators=(",", ":")).encode()
 
-    def _unpacked(self, data: Data) -> Blueprint:
+    def _unpacked(self, data: Data) -> Lowered:
         plan, forward, backwards, again, metadata, tree, differentiated, casts = parts(data, 8)
         operators, mode = self._key.operators, functools.cache(torch_fakes.FakeTensorMode)
         context = Unpacking(operators)
-        blueprint = Blueprint(
+        blueprint = Lowered(
             unpack(context, Plan, plan),
             unpack_graph(forward, operators, mode),
             tuple(None if b is None else unpack_graph(b, operators, mode) for b in checked(backwards, list)),

@@ -1,6 +1,6 @@
 """Whether the parts of what was read belong together: a number of a tensor, a value or an output is of one.
 
-In: a `Blueprint` whose parts have been parsed, each by itself. The wrapper's source is made of numbers
+In: a `Lowered` whose parts have been parsed, each by itself. The wrapper's source is made of numbers
 (``t0``, ``v3``), and one that is of nothing would be found when a call runs.
 """
 
@@ -30,7 +30,7 @@ from aot.cache import operator_table as table
 from aot.cache.codec import Corrupt
 from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, OutputEdge, WrittenEdge
 from aot.joint.joint import CotangentInput, Gradient, SavedInput, Segment
-from aot.pipeline.artifact import Blueprint
+from aot.pipeline.artifact import Lowered
 from aot.runtime.plan import Input, Plan
 from aot.runtime.saved_values import Saved, SelfSaved, VersionCheck
 from aot.runtime.schedule import schedule
@@ -71,7 +71,7 @@ _NUMBERS: Mapping[type, Mapping[str, str]] = {
 }
 
 
-def check(blueprint: Blueprint) -> None:
+def check(blueprint: Lowered) -> None:
     """See that the parts belong together.
 
     Raises:
@@ -90,7 +90,7 @@ def check(blueprint: Blueprint) -> None:
             raise Corrupt("a plan for another graph")
         if (backward is None and part.segment.results) or (backward is not None and _copies(backward)):
             raise Corrupt("no backward")
-    if not blueprint.differentiated <= set(range(plan.tensors)):
+    if not blueprint.grad_targets <= set(range(plan.tensors)):
         raise Corrupt("no tensor")
     casts = blueprint.casts
     numbers = [number for one, _ in casts.used for number in (one.leaf, one.cast)]

@@ -32,9 +32,9 @@ from aot.guards.guard import Guards
 from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
 from aot.guards.tracker import GuardTracker
 from aot.partition.default import default_partition
-from aot.pipeline.artifact import Blueprint
-from aot.pipeline.gc_pause import young_garbage_only
-from aot.pipeline.lower import Options, Partitioner, Recorded, record
+from aot.pipeline.artifact import Lowered
+from aot.pipeline.gc_pause import no_full_collections
+from aot.pipeline.lower import CompileOptions, Lowering, Partitioner, lower
 from aot.runtime.build import CompiledWrapper, build
 from aot.runtime.call_assertions import with_call_assertions
 from aot.runtime.dry_run import dry_run
@@ -304,7 +304,7 @@ class CompiledFunction:
         kwargs: dict[str, Any],
         ahead: bool = False,
     ) -> Specialization:
-        with trace_lock(), young_garbage_only(), mode_stacks.user_dispatch_modes_off():
+        with trace_lock(), no_full_collections(), mode_stacks.user_dispatch_modes_off():
             found = self._known(key, arguments)  # by now, by another thread
             specialization = None if found is None else found[0]
             dynamic = self._dynamic or any(
@@ -553,7 +553,7 @@ class CompiledFunction:
                 recorder.release_trace()
             else:
                 recorder.release_all()
-            scripts = (self.__wrapped__,) if recorded.scripts is None else recorded.scripts
+            scripts = (self.__wrapped__,) if recorded.python_callbacks is None else recorded.python_callbacks
             look = self._look(scripts, tuple(noted.roots[1:]) if scripts else ())
         finally:
             torch.set_grad_enabled(grad)
@@ -592,9 +592,9 @@ class CompiledFunction:
         noted: GuardTracker,
         inference: bool,
         symbols: SymbolicSizes | None,
-    ) -> Recorded:
+    ) -> Lowering:
         arguments = casts.arguments
-        options = Options(
+        options = CompileOptions(
             self._decompositions,
             self._keep,
             self._functionalize_rng,
@@ -607,11 +607,11 @@ class CompiledFunction:
         static = self._static(arguments)
         static |= casts.of(static)
         running = self._recording()
-        return record(flat, arguments, lifetimes, noted, running, inference, symbols, static, options)
+        return lower(flat, arguments, lifetimes, noted, running, inference, symbols, static, options)
 
     def _revive(
         self,
-        blueprint: Blueprint,
+        blueprint: Lowered,
         flat: Callable[[list[Any]], Any],
         casts: CastInputs,
         guards: Guards,
@@ -671,7 +671,7 @@ class CompiledFunction:
 
     def _specialization(
         self,
-        blueprint: Blueprint,
+        blueprint: Lowered,
         built: CompiledWrapper,
         forward: fx.GraphModule,
         guards: Guards,
@@ -684,8 +684,8 @@ class CompiledFunction:
             lift_symbols_to_inputs(b, symbols).module for b in blueprint.backwards if b is not None
         )
         call = built.call
-        if blueprint.differentiated:
-            call = with_outer_graph_check(call, blueprint.differentiated)
+        if blueprint.grad_targets:
+            call = with_outer_graph_check(call, blueprint.grad_targets)
         if config.settings().debug_assert:
             call = with_call_assertions(call, blueprint.metadata, self.__name__)
         use = blueprint.casts
@@ -757,7 +757,7 @@ class CompiledFunction:
         leading = arguments.leaves[: self._num_params_buffers]
         return arguments.inner_indices(i for i, _ in leading if i is not None)
 
-    def _compile_forward(self, module: fx.GraphModule, blueprint: Blueprint) -> Compiled:
+    def _compile_forward(self, module: fx.GraphModule, blueprint: Lowered) -> Compiled:
         if blueprint.plan.parts:
             return compile_graph(self._fw_compiler, module, "forward")
         return compile_graph(self._inference_compiler, module, "inference")

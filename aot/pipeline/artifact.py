@@ -13,7 +13,7 @@ from aot.torch_internals import pytree
 
 
 @dataclass(frozen=True, slots=True)
-class Blueprint:
+class Lowered:
     """What one compile answers calls by, but for what compilers make of its graphs.
 
     Attributes:
@@ -22,7 +22,7 @@ class Blueprint:
         again: which parts can be recorded again.
         metadata: what a call does to its arguments, and what its results are.
         spec: the outputs' tree.
-        differentiated: the tensors of the call that the function takes gradients with respect to.
+        grad_targets: the tensors of the call that the function takes gradients with respect to.
         casts: what it does with autocast's cache.
     """
 
@@ -32,5 +32,5 @@ class Blueprint:
     again: tuple[bool, ...]
     metadata: ViewAndMutationMeta
     spec: pytree.TreeSpec
-    differentiated: frozenset[int]
+    grad_targets: frozenset[int]
     casts: CastUse = NO_CASTS

@@ -17,7 +17,7 @@ _NEVER = 1 << 30  # collections of the middle generation before there is one of 
 
 
 @contextmanager
-def young_garbage_only() -> Iterator[None]:
+def no_full_collections() -> Iterator[None]:
     """No collection of the oldest generation by itself, for as long as it lasts. One compile at a time may be
     under it, or one within another."""
     young, middle, old = gc.get_threshold()

@@ -1,7 +1,7 @@
 """One trace of a function, forward and backward, up to the graphs that compilers get.
 
-In: a function of flat arguments, and a call of it. Out: a `Recorded`: what can be kept of the compile
-(`Blueprint`), and what lives in this process alone.
+In: a function of flat arguments, and a call of it. Out: a `Lowering`: what can be kept of the compile
+(`Lowered`), and what lives in this process alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from aot.joint.trace_backward import trace_joint
 from aot.ops.classify import RESIZES_STORAGE
 from aot.partition.joint_graph import check_side_effects, drop_repeated_effects, is_tangent
 from aot.partition.segment_split import split_by_segment
-from aot.pipeline.artifact import Blueprint
+from aot.pipeline.artifact import Lowered
 from aot.runtime.dry_run import ObservedState, observe_state
 from aot.runtime.plan import make_plan
 from aot.specialize.call import Arguments
@@ -50,11 +50,11 @@ Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CompileOptions:
     """What a trace is made with.
 
     Attributes:
-        keep: whether graphs without a backward write to their inputs themselves.
+        keep_input_mutations: whether graphs without a backward write to their inputs themselves.
         functionalize_rng: whether random draws take and return the states of generators.
         name: of the function, for the log.
         seeds: whether the function may set a random generator's state.
@@ -63,7 +63,7 @@ class Options:
     """
 
     decompositions: dict[Any, Callable[..., Any]]
-    keep: bool
+    keep_input_mutations: bool
     functionalize_rng: bool
     partition: Partitioner
     name: str
@@ -73,20 +73,20 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class Lowering:
     """One trace.
 
     Attributes:
         levels: what each part of the backward can be recorded again from.
-        scripts: what of the function's Python eager runs in the backward; None for all of it.
+        python_callbacks: what of the function's Python eager runs in the backward; None for all of it.
         expected: what the function has left of its arguments.
         order: what a call has to do with other CUDA streams than the current one; None for nothing.
     """
 
-    blueprint: Blueprint
+    blueprint: Lowered
     forward: Traced
     levels: list[RetracePoint | None]
-    scripts: tuple[Any, ...] | None
+    python_callbacks: tuple[Any, ...] | None
     expected: ObservedState
     order: streams.StreamOrder | None
 
@@ -100,7 +100,7 @@ class Recorded:
             yield tensor
 
 
-def record(
+def lower(
     flat: Callable[[list[Any]], Any],
     arguments: Arguments,
     lifetimes: EscapeCheck,
@@ -109,8 +109,8 @@ def record(
     inference: bool,
     symbols: SymbolicSizes | None,
     static: frozenset[int],
-    options: Options,
-) -> Recorded:
+    options: CompileOptions,
+) -> Lowering:
     """Run the function once, differentiate what it did, and decide what a call does.
 
     Args:
@@ -149,8 +149,8 @@ def record(
             order = None if chosen is None else chosen.order()
         entry = forward.entry
         expected = observe_state(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
-        effects = analyze(forward, options.keep)
-        metadata = view_and_mutation_metadata(forward, effects, options.keep)
+        effects = analyze(forward, options.keep_input_mutations)
+        metadata = view_and_mutation_metadata(forward, effects, options.keep_input_mutations)
         noted.begin_backward()
         joint = trace_joint(forward, effects)
     if not noted.changes.once:
@@ -202,10 +202,10 @@ def record(
     graph_names.assign_compile_id(fw_module, *backwards)
     levels = _levels_of(joint, backwards)
     again = tuple(level is not None for level in levels)
-    blueprint = Blueprint(
+    blueprint = Lowered(
         plan, fw_module, backwards, again, metadata, forward.spec, forward.grad_targets, forward.casts
     )
-    return Recorded(blueprint, forward, levels, joint.python_callbacks, expected, order)
+    return Lowering(blueprint, forward, levels, joint.python_callbacks, expected, order)
 
 
 def _check_backward(changes: SideEffects, joint: Joint, name: str) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import aot
 from aot.guards.reachable import ReachableObjects
-from aot.pipeline.gc_pause import young_garbage_only
+from aot.pipeline.gc_pause import no_full_collections
 
 DATA: list[Any] = []
 
@@ -57,7 +57,7 @@ def test_all_is_as_before_afterwards() -> None:
     with pytest.raises(ValueError, match="today"):
         aot.aot_function(raises, aot.nop)(torch.ones(2))
     assert gc.get_threshold() == before
-    with young_garbage_only(), young_garbage_only():
+    with no_full_collections(), no_full_collections():
         young, middle, _ = gc.get_threshold()
         assert young > before[0] and middle == before[1]
     assert gc.get_threshold() == before
@@ -66,7 +66,7 @@ def test_all_is_as_before_afterwards() -> None:
 def test_what_somebody_sets_meanwhile_stays() -> None:
     before = gc.get_threshold()
     try:
-        with young_garbage_only():
+        with no_full_collections():
             gc.set_threshold(500, 5, 5)
         assert gc.get_threshold() == (500, 5, 5)
     finally:
