@@ -18,16 +18,26 @@ import os
 from pathlib import Path
 
 from aot import config
-from aot.cache.entry import Slot, slot_of
+from aot.cache.entry import CacheEntry, entry_of
 from aot.cache.key import Options, Places
-from aot.cache.store import Folder, Stats
+from aot.cache.store import Stats, Store
 
-__all__ = ["Folder", "Options", "Places", "Slot", "Stats", "chosen", "clear", "slot_of", "stats"]
+__all__ = [
+    "CacheEntry",
+    "Options",
+    "Places",
+    "Stats",
+    "Store",
+    "clear",
+    "configured_store",
+    "entry_of",
+    "stats",
+]
 
 _VARIABLE = "AOTFUZZ_CACHE_DIR"
 
 
-def chosen() -> Folder | None:
+def configured_store() -> Store | None:
     """The cache by the settings of now, if there is to be one."""
     settings = config.settings()
     where = settings.cache
@@ -36,7 +46,7 @@ def chosen() -> Folder | None:
         path = Path(named) if named else _usual() if where else None
     else:
         path = Path(where) if where else None
-    return None if path is None else Folder(path, settings.cache_limit)
+    return None if path is None else Store(path, settings.cache_limit)
 
 
 def stats() -> Stats:
@@ -47,7 +57,7 @@ def stats() -> Stats:
         ...     aot.cache.stats().hits
         0
     """
-    return (chosen() or Folder(_usual(), 0)).stats()
+    return (configured_store() or Store(_usual(), 0)).stats()
 
 
 def clear() -> int:
@@ -58,7 +68,7 @@ def clear() -> int:
         ...     aot.cache.clear()
         0
     """
-    return (chosen() or Folder(_usual(), 0)).clear()
+    return (configured_store() or Store(_usual(), 0)).clear()
 
 
 def _usual() -> Path:

@@ -2,11 +2,11 @@
 
 In: a function, and `Objects`, which make data of objects. Out: the reads, as data that differs where any of
 them does. Code is interpreted on two kinds of values: what follows from arguments and from data in the key
-(`ANY`), and objects that were found outside (`Found`), which turn into the former where they are used. A read
-is followed only where each step of it is known: a variable, an attribute of a module, of a class or of a
-function, an import. What is not known to be harmless has no data (`Uncacheable`): an object that goes where
-its attributes may be read, a function of a library in no table (`purity`), an instruction that is none of
-those below.
+(`ANY`), and objects that were found outside (`OutsideObject`), which turn into the former where they are
+used. A read is followed only where each step of it is known: a variable, an attribute of a module, of a class
+or of a function, an import. What is not known to be harmless has no data (`Uncacheable`): an object that goes
+where its attributes may be read, a function of a library in no table (`purity`), an instruction that is none
+of those below.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ ANY, NULL = _Any(), _Null()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class OutsideObject:
     """An object from outside."""
 
     value: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Found) and other.value is self.value
+        return isinstance(other, OutsideObject) and other.value is self.value
 
     def __hash__(self) -> int:
         return id(self.value)
 
 
-Value = _Any | _Null | Found
+Value = _Any | _Null | OutsideObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def reads_of_function(objects: Objects, function: types.FunctionType) -> list[Da
     if sys.version_info[:2] != VERSION:
         raise Uncacheable(CODE, f"Python {sys.version_info[0]}.{sys.version_info[1]}")
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    scope = {name: Found(_content(cell)) for name, cell in cells}
+    scope = {name: OutsideObject(_content(cell)) for name, cell in cells}
     frame = Frame(objects, function.__code__, function, scope)
     try:
         frame.run()
@@ -212,7 +212,7 @@ class Frame:
     def _use(self, *values: Value) -> Value:
         """They go where any value may go."""
         for value in values:
-            if isinstance(value, Found):
+            if isinstance(value, OutsideObject):
                 self.reads.append([self._at, self._objects.data(value.value)])
             elif value is NULL:
                 raise Uncacheable(CODE, self._code.co_name)
@@ -221,7 +221,7 @@ class Frame:
     def _look_into(self, *values: Value) -> Value:
         """The same of what is read and kept nowhere, which may be containers."""
         for value in values:
-            if isinstance(value, Found) and type(value.value) in _CONTAINERS:
+            if isinstance(value, OutsideObject) and type(value.value) in _CONTAINERS:
                 self.reads.append([self._at, self._objects.contained(value.value)])
             else:
                 self._use(value)
@@ -277,7 +277,7 @@ class Frame:
         stack[-1], stack[-one.argval] = stack[-one.argval], stack[-1]
 
     def _load_constant(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        stack.append(Found(one.argval))
+        stack.append(OutsideObject(one.argval))
 
     def _load_fast(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         stack.append(names.get(one.argval, ANY))
@@ -306,7 +306,7 @@ class Frame:
         value = self._space.get(one.argval, self._builtins.get(one.argval, EMPTY))
         if value is EMPTY:
             raise Uncacheable(OBJECTS, one.argval)
-        stack += [NULL, Found(value)] if one.arg and one.arg & 1 else [Found(value)]
+        stack += [NULL, OutsideObject(value)] if one.arg and one.arg & 1 else [OutsideObject(value)]
 
     def _load_attribute(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         stack.append(self._attribute(stack.pop(), one.argval))
@@ -316,7 +316,7 @@ class Frame:
 
     def _store_attribute(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         owner = stack.pop()
-        if isinstance(owner, Found):
+        if isinstance(owner, OutsideObject):
             raise Uncacheable(CHANGES, f"{title(owner.value)}.{one.argval}")
         if one.opname == "STORE_ATTR":
             self._use(stack.pop())
@@ -329,7 +329,7 @@ class Frame:
 
     def _store_subscript(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         key, container = stack.pop(), stack.pop()
-        if isinstance(container, Found):
+        if isinstance(container, OutsideObject):
             raise Uncacheable(CHANGES, title(container.value))
         self._use(key)
         if one.opname == "STORE_SUBSCR":
@@ -338,7 +338,7 @@ class Frame:
     def _contains(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         container, sought = stack.pop(), stack.pop()
         self._use(sought)
-        if isinstance(container, Found) and type(container.value) in SETS:
+        if isinstance(container, OutsideObject) and type(container.value) in SETS:
             self.reads.append([self._at, self._objects.contained(container.value)])
         else:
             self._look_into(container)
@@ -373,7 +373,7 @@ class Frame:
 
     def _format(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         spec = stack.pop() if one.arg and one.arg & 4 else None
-        if spec is not None and not (isinstance(spec, Found) and "n" not in str(spec.value)):
+        if spec is not None and not (isinstance(spec, OutsideObject) and "n" not in str(spec.value)):
             raise Uncacheable(CALLS, "format, with the locale")
         stack.append(self._use(stack.pop()))
 
@@ -381,7 +381,7 @@ class Frame:
         code = stack.pop()
         flags = one.arg or 0
         self._use(*[stack.pop() for flag in (1, 2, 4, 8) if flags & flag])
-        assert isinstance(code, Found) and isinstance(code.value, types.CodeType)
+        assert isinstance(code, OutsideObject) and isinstance(code.value, types.CodeType)
         if code.value not in self._within:
             self._within.add(code.value)
             own = self._code.co_cellvars
@@ -408,8 +408,8 @@ class Frame:
         stack.append(self._use(function))
 
     def _called(self, function: Value, args: list[Value]) -> Value:
-        if isinstance(function, Found):
-            if function.value is getattr and len(args) in (2, 3) and isinstance(args[1], Found):
+        if isinstance(function, OutsideObject):
+            if function.value is getattr and len(args) in (2, 3) and isinstance(args[1], OutsideObject):
                 name = args[1].value
                 if type(name) is str and len(args) == 2:
                     return self._attribute(args[0], name)
@@ -425,9 +425,9 @@ class Frame:
         wanted, level = stack.pop(), stack.pop()
         if self._builtins.get("__import__") is not _IMPORT or vars(builtins)["__import__"] is not _IMPORT:
             raise Uncacheable(CALLS, "__import__")
-        assert isinstance(wanted, Found) and isinstance(level, Found)
+        assert isinstance(wanted, OutsideObject) and isinstance(level, OutsideObject)
         module = _imported(one.argval, level.value, self._space, bool(wanted.value))
-        stack.append(Found(module))
+        stack.append(OutsideObject(module))
 
     def _import_from(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         stack.append(self._attribute(stack[-1], one.argval))
@@ -445,20 +445,20 @@ class Frame:
 
     def _attribute(self, owner: Value, name: str) -> Value:
         """An attribute of a value, or of what was found."""
-        if not isinstance(owner, Found):
+        if not isinstance(owner, OutsideObject):
             self._objects.ask(name)
             return self._use(owner)
         value = owner.value
         if name.startswith("__") and name.endswith("__"):
             raise Uncacheable(OBJECTS, f"attribute {name}")
         if type(value) is types.ModuleType and name in vars(value):
-            return Found(vars(value)[name])
+            return OutsideObject(vars(value)[name])
         if type(value) is types.FunctionType and name in vars(value):
-            return Found(vars(value)[name])
+            return OutsideObject(vars(value)[name])
         if type(value) is type and not library_purity.is_value(value):
-            return Found(_of_class(value, name))
+            return OutsideObject(_of_class(value, name))
         if type(value) in _OPERATORS:
-            return Found(_operator(value, name))
+            return OutsideObject(_operator(value, name))
         if type(value) in _CONTAINERS and name in _READING:
             return self._look_into(owner)
         if not library_purity.is_value(value):

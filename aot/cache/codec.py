@@ -25,7 +25,15 @@ from torch import Tensor
 
 from aot import errors
 from aot.analysis.effect_summary import WrapperRebound
-from aot.cache.operator_table import TENSOR, TORCHS, Names, changes_metadata, find, fits, is_view_step
+from aot.cache.operator_table import (
+    TENSOR,
+    TORCHS,
+    Names,
+    accepts_arguments,
+    changes_metadata,
+    find_operator,
+    is_view_step,
+)
 from aot.capture.memory.metadata_log import MetadataMutation
 from aot.capture.memory.view_ops import ViewOp
 from aot.tensors.constants import CONSTANTS
@@ -53,7 +61,7 @@ class Corrupt(Exception):
     """What is read is nothing that was written."""
 
 
-class Packing:
+class Encoder:
     """One value being turned into data.
 
     Args:
@@ -111,7 +119,7 @@ class Packing:
         return [name, overload]
 
 
-class Unpacking:
+class Decoder:
     """One value being read.
 
     Args:
@@ -124,13 +132,13 @@ class Unpacking:
         self.calls: dict[int, object] = {}
 
     def constant(self, data: Data) -> Any:
-        """The reverse of `Packing.constant`.
+        """The reverse of `Encoder.constant`.
 
         Raises:
             Corrupt: there is no such value.
         """
         if type(data) is int:
-            return number(data)
+            return require_int(data)
         if data is None or type(data) in (bool, str):
             return data
         if type(data) is not list or not data or type(data[0]) is not str:
@@ -152,17 +160,17 @@ class Unpacking:
             return torch.device(text_of(*rest))
         if tag in _KINDS:
             value = vars(torch).get(text_of(*rest))
-            return checked(value, _KINDS[tag])
+            return require_type(value, _KINDS[tag])
         return self.other(tag, rest)
 
     def other(self, tag: str, rest: list[Data]) -> Any:
-        """The reverse of `Packing.other`."""
+        """The reverse of `Encoder.other`."""
         raise Corrupt(f"no constant: {tag:.80}")
 
     def operator(self, data: Data) -> op_queries.OpOverload:
-        """The reverse of `Packing.operator`: an operator that torch has by that name."""
+        """The reverse of `Encoder.operator`: an operator that torch has by that name."""
         name, overload = map(text_of, parts(data, 2))
-        op = find(name, overload, self.operators)
+        op = find_operator(name, overload, self.operators)
         if op is None:
             raise Corrupt(f"no operator that the graph may call: {name:.80}.{overload:.80}")
         return op
@@ -170,12 +178,12 @@ class Unpacking:
 
 def text_of(value: Data) -> str:
     """A string."""
-    return checked(value, str)  # type: ignore[no-any-return]
+    return require_type(value, str)  # type: ignore[no-any-return]
 
 
-def number(value: Data) -> int:
+def require_int(value: Data) -> int:
     """An int that torch can take."""
-    if not -(1 << 63) <= checked(value, int) < 1 << 63:
+    if not -(1 << 63) <= require_type(value, int) < 1 << 63:
         raise Corrupt("a number of more than 64 bits")
     return int(value)
 
@@ -198,7 +206,7 @@ def entry(known: Sequence[Any], number: Data) -> Any:
     return known[number]
 
 
-def checked(value: Any, kind: type) -> Any:
+def require_type(value: Any, kind: type) -> Any:
     """A value of exactly this type, or of one that is not Python's own."""
     if type(value) is not kind:
         raise Corrupt(f"a {kind.__name__} is expected, and not {value!r:.80}")
@@ -221,7 +229,7 @@ _MADE: dict[str, Callable[[Any], Any]] = {
     "tuple": tuple,
     "list": list,
     "set": set,
-    "size": lambda given: torch.Size([checked(n, int) for n in given]),
+    "size": lambda given: torch.Size([require_type(n, int) for n in given]),
 }
 _IMMUTABLE = (torch.fx.immutable_collections.immutable_list, torch.fx.immutable_collections.immutable_dict)
 _KINDS: dict[str, type] = {
@@ -249,8 +257,8 @@ _EXCEPTIONS: dict[str, type[Exception]] = {
 }
 _RAW: dict[str, type] = {kind.__name__: kind for kind in (*CONSTANTS, Tensor, torch.nn.Parameter, torch.Size)}
 
-Pack = Callable[[Packing, Any], Data]
-Unpack = Callable[[Unpacking, Data], Any]
+Pack = Callable[[Encoder, Any], Data]
+Unpack = Callable[[Decoder, Data], Any]
 
 
 @functools.cache
@@ -258,13 +266,13 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
     """What turns values of a type hint into data, and back."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
-        return Packing.constant, Unpacking.constant
+        return Encoder.constant, Decoder.constant
     if hint in (int, bool, str):
         return _exactly(hint)
     if origin is typing.Literal:
         return _word(inner)
     if hint is op_queries.OpOverload:
-        return Packing.operator, Unpacking.operator
+        return Encoder.operator, Decoder.operator
     if hint == tuple[str, ...]:
         return _pack_no_path, _unpack_no_path
     if hint is object:
@@ -284,7 +292,7 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
     if origin is tuple:
         return _fields(tuple(map(_codec, inner)), tuple, lambda value: value)
     if hint in (torch.dtype, torch.device):
-        return Packing.constant, lambda context, data: checked(context.constant(data), hint)
+        return Encoder.constant, lambda context, data: require_type(context.constant(data), hint)
     if hint in (SubclassCreationMeta, SubclassMeta, WrapperRebound):
         return _refused("a tensor subclass")
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -310,7 +318,7 @@ def _possible(where: Geometry) -> Geometry:
     return where
 
 
-def pack(context: Packing, hint: Any, value: Any) -> Data:
+def encode(context: Encoder, hint: Any, value: Any) -> Data:
     """A value of a type as data.
 
     Raises:
@@ -323,8 +331,8 @@ def pack(context: Packing, hint: Any, value: Any) -> Data:
     return _codec(hint)[0](context, value)
 
 
-def unpack(context: Unpacking, hint: Any, data: Data) -> Any:
-    """The reverse of `pack`.
+def decode(context: Decoder, hint: Any, data: Data) -> Any:
+    """The reverse of `encode`.
 
     Raises:
         Corrupt: it is no such value.
@@ -333,17 +341,17 @@ def unpack(context: Unpacking, hint: Any, data: Data) -> Any:
 
 
 def _exactly(kind: type) -> tuple[Pack, Unpack]:
-    def pack_one(context: Packing, value: Any) -> Data:
+    def pack_one(context: Encoder, value: Any) -> Data:
         if type(value) is not kind:
             raise Uncacheable("sizes that are symbols" if isinstance(value, SYMBOLIC) else "odd data", value)
         return value
 
     if kind is int:
         return _pack_natural, _unpack_natural
-    return pack_one, lambda context, data: checked(data, kind)
+    return pack_one, lambda context, data: require_type(data, kind)
 
 
-def _pack_natural(context: Packing, value: Any) -> Data:
+def _pack_natural(context: Encoder, value: Any) -> Data:
     if isinstance(value, SYMBOLIC):
         raise Uncacheable("sizes that are symbols")
     if type(value) is not int or value < 0:
@@ -351,9 +359,9 @@ def _pack_natural(context: Packing, value: Any) -> Data:
     return value
 
 
-def _unpack_natural(context: Unpacking, data: Data) -> Any:
+def _unpack_natural(context: Decoder, data: Data) -> Any:
     """(It may be a set of tangents, and have a bit for each.)"""
-    if checked(data, int) < 0:
+    if require_type(data, int) < 0:
         raise Corrupt(f"a number below zero: {data}")
     return data
 
@@ -361,12 +369,12 @@ def _unpack_natural(context: Unpacking, data: Data) -> Any:
 def _word(known: tuple[str, ...]) -> tuple[Pack, Unpack]:
     """One of some words."""
 
-    def pack_one(context: Packing, value: Any) -> Data:
+    def pack_one(context: Encoder, value: Any) -> Data:
         if value not in known:
             raise Uncacheable("odd data", value)
         return value
 
-    def unpack_one(context: Unpacking, data: Data) -> Any:
+    def unpack_one(context: Decoder, data: Data) -> Any:
         if text_of(data) not in known:
             raise Corrupt(f"none of {', '.join(known)}: {data:.80}")
         return data
@@ -374,27 +382,27 @@ def _word(known: tuple[str, ...]) -> tuple[Pack, Unpack]:
     return pack_one, unpack_one
 
 
-def _pack_no_path(context: Packing, value: Any) -> Data:
+def _pack_no_path(context: Encoder, value: Any) -> Data:
     """The way from a wrapper subclass to a part of it: no entry has such."""
     if value:
         raise Uncacheable("a tensor subclass")
     return []
 
 
-def _unpack_no_path(context: Unpacking, data: Data) -> Any:
+def _unpack_no_path(context: Decoder, data: Data) -> Any:
     if data != []:
         raise Corrupt("a tensor subclass")
     return ()
 
 
 def _one_of(known: Mapping[str, type]) -> tuple[Pack, Unpack]:
-    def pack_one(context: Packing, value: Any) -> Data:
+    def pack_one(context: Encoder, value: Any) -> Data:
         name = str(value.__name__)
         if known.get(name) is not value:
             raise Uncacheable("a type of the user's", value)
         return name
 
-    def unpack_one(context: Unpacking, data: Data) -> Any:
+    def unpack_one(context: Decoder, data: Data) -> Any:
         if text_of(data) not in known:
             raise Corrupt(f"no type: {data}")
         return known[data]
@@ -408,7 +416,7 @@ def _union(kinds: tuple[Any, ...]) -> tuple[Pack, Unpack]:
     named = {kind.__name__: _codec(kind) for kind in others} if len(others) > 1 else {}
     only = None if named else _codec(others[0])
 
-    def pack_one(context: Packing, value: Any) -> Data:
+    def pack_one(context: Encoder, value: Any) -> Data:
         if value is None and types.NoneType in kinds:
             return None
         if only is not None:
@@ -418,7 +426,7 @@ def _union(kinds: tuple[Any, ...]) -> tuple[Pack, Unpack]:
             raise Uncacheable("odd data", name)
         return [name, named[name][0](context, value)]
 
-    def unpack_one(context: Unpacking, data: Data) -> Any:
+    def unpack_one(context: Decoder, data: Data) -> Any:
         if data is None and types.NoneType in kinds:
             return None
         if only is not None and type(data) is list and len(data) == 1:
@@ -435,11 +443,11 @@ def _sequence(inner: Any, kind: Callable[[Any], Any]) -> tuple[Pack, Unpack]:
     pack_one, unpack_one = _codec(inner)
     ordered = sorted if kind is frozenset else list
 
-    def pack_all(context: Packing, value: Any) -> Data:
+    def pack_all(context: Encoder, value: Any) -> Data:
         return [pack_one(context, one) for one in ordered(value)]
 
-    def unpack_all(context: Unpacking, data: Data) -> Any:
-        return kind(unpack_one(context, one) for one in checked(data, list))
+    def unpack_all(context: Decoder, data: Data) -> Any:
+        return kind(unpack_one(context, one) for one in require_type(data, list))
 
     return pack_all, unpack_all
 
@@ -447,10 +455,10 @@ def _sequence(inner: Any, kind: Callable[[Any], Any]) -> tuple[Pack, Unpack]:
 def _fields(
     codecs: tuple[tuple[Pack, Unpack], ...], make: Callable[[Any], Any], values: Callable[[Any], Any]
 ) -> tuple[Pack, Unpack]:
-    def pack_all(context: Packing, value: Any) -> Data:
+    def pack_all(context: Encoder, value: Any) -> Data:
         return [one[0](context, part) for one, part in zip(codecs, values(value), strict=True)]
 
-    def unpack_all(context: Unpacking, data: Data) -> Any:
+    def unpack_all(context: Decoder, data: Data) -> Any:
         given = parts(data, len(codecs))
         return make([one[1](context, part) for one, part in zip(codecs, given, strict=True)])
 
@@ -487,42 +495,42 @@ def _anything(value: object) -> bool:
 
 def _may_be_step(step: ViewOp) -> bool:
     known = changes_metadata(step.op) if step.in_place else is_view_step(step.op)
-    return known and fits(step.op, (TENSOR, *step.args), step.kwargs)
+    return known and accepts_arguments(step.op, (TENSOR, *step.args), step.kwargs)
 
 
 def _may_be_reshape(change: MetadataMutation) -> bool:
-    return changes_metadata(change.op) and fits(change.op, (TENSOR, *change.args), change.kwargs)
+    return changes_metadata(change.op) and accepts_arguments(change.op, (TENSOR, *change.args), change.kwargs)
 
 
 _MAY_BE: dict[type, Callable[[Any], bool]] = {ViewOp: _may_be_step, MetadataMutation: _may_be_reshape}
 
 
 def _refused(reason: str) -> tuple[Pack, Unpack]:
-    def pack_one(context: Packing, value: Any) -> Data:
+    def pack_one(context: Encoder, value: Any) -> Data:
         raise Uncacheable(reason)
 
-    def unpack_one(context: Unpacking, data: Data) -> Any:
+    def unpack_one(context: Decoder, data: Data) -> Any:
         raise Corrupt(reason)
 
     return pack_one, unpack_one
 
 
-def _pack_sizes(context: Packing, value: Any) -> Data:
+def _pack_sizes(context: Encoder, value: Any) -> Data:
     if value is not NO_SIZES:
         raise Uncacheable("sizes that are symbols")
     return None
 
 
-def _pack_arguments(context: Packing, value: Any) -> Data:
-    return [[pack(context, str, name), context.constant(one)] for name, one in value.items()]
+def _pack_arguments(context: Encoder, value: Any) -> Data:
+    return [[encode(context, str, name), context.constant(one)] for name, one in value.items()]
 
 
-def _unpack_arguments(context: Unpacking, data: Data) -> Any:
-    pairs = (parts(pair, 2) for pair in checked(data, list))
+def _unpack_arguments(context: Decoder, data: Data) -> Any:
+    pairs = (parts(pair, 2) for pair in require_type(data, list))
     return {identifier(name): context.constant(value) for name, value in pairs}
 
 
-def _pack_call(context: Packing, value: Any) -> Data:
+def _pack_call(context: Encoder, value: Any) -> Data:
     """Which call of an operation it is."""
     if value is None:
         return None
@@ -530,8 +538,8 @@ def _pack_call(context: Packing, value: Any) -> Data:
     return context.calls.setdefault(id(value), len(context.calls))
 
 
-def _unpack_call(context: Unpacking, data: Data) -> Any:
-    return None if data is None else context.calls.setdefault(number(data), object())
+def _unpack_call(context: Decoder, data: Data) -> Any:
+    return None if data is None else context.calls.setdefault(require_int(data), object())
 
 
 @functools.cache
@@ -539,7 +547,7 @@ def _step() -> tuple[Pack, Unpack]:
     return _record(ViewOp)
 
 
-def _pack_step(context: Packing, value: Any) -> Data:
+def _pack_step(context: Encoder, value: Any) -> Data:
     known = context.steps.get(id(value))
     if known is not None:
         return known
@@ -549,7 +557,7 @@ def _pack_step(context: Packing, value: Any) -> Data:
     return data
 
 
-def _unpack_step(context: Unpacking, data: Data) -> Any:
+def _unpack_step(context: Decoder, data: Data) -> Any:
     if type(data) is int:
         return entry(context.steps, data)
     step = _step()[1](context, data)

@@ -1,7 +1,8 @@
 """The place of one compile in the cache.
 
-In: a front end's graph and a call of it. Out: a `Slot`, which reads what another process has found out about
-them, or keeps what this one does. An entry that cannot be read is dropped, with a warning; nothing raises.
+In: a front end's graph and a call of it. Out: a `CacheEntry`, which reads what another process has found out
+about them, or keeps what this one does. An entry that cannot be read is dropped, with a warning; nothing
+raises.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from torch import nn
 
 from aot import logs
 from aot.analysis.metadata import ViewAndMutationMeta
-from aot.cache.codec import Corrupt, Data, Packing, Uncacheable, Unpacking, checked, pack, parts, unpack
-from aot.cache.graph_codec import pack_graph, unpack_graph
-from aot.cache.json_decoder import decode
-from aot.cache.key import Key, Options, Places, key_of, skeleton
-from aot.cache.store import Folder
-from aot.cache.validation import check
+from aot.cache.codec import Corrupt, Data, Decoder, Encoder, Uncacheable, decode, encode, parts, require_type
+from aot.cache.graph_codec import decode_graph, encode_graph
+from aot.cache.json_decoder import parse_json
+from aot.cache.key import Key, Options, Places, cache_key, tree_structure
+from aot.cache.store import Store
+from aot.cache.validation import check_lowered
 from aot.capture.intercept.streams import StreamOrder
 from aot.capture.recorder.autocast_cache import CastUse
 from aot.pipeline.artifact import Lowered
@@ -29,31 +30,31 @@ from aot.specialize.call import Arguments
 from aot.torch_internals import pytree, torch_fakes
 
 
-def slot_of(
-    folder: Folder,
+def entry_of(
+    folder: Store,
     module: nn.Module,
     places: Places,
     arguments: Arguments,
     spec: pytree.TreeSpec,
     options: Options,
-) -> Slot | None:
-    """The place of a call's compile; None where it is not to be kept. See `key_of`."""
+) -> CacheEntry | None:
+    """The place of a call's compile; None where it is not to be kept. See `cache_key`."""
     try:
-        return Slot(folder, key_of(module, places, arguments, spec, options))
+        return CacheEntry(folder, cache_key(module, places, arguments, spec, options))
     except Uncacheable as error:
         _uncached(folder, error)
         return None
 
 
-def _uncached(folder: Folder, error: Uncacheable) -> None:
+def _uncached(folder: Store, error: Uncacheable) -> None:
     logs.log(logs.CACHE, "not kept", error.__str__)
     folder.note(f"uncached {error.reason}")
 
 
-class Slot:
+class CacheEntry:
     """One place."""
 
-    def __init__(self, folder: Folder, key: Key) -> None:
+    def __init__(self, folder: Store, key: Key) -> None:
         self._folder = folder
         self._key = key
         self._content = b""  # what was read, as a digest
@@ -64,7 +65,7 @@ class Slot:
         content = self._folder.read(self._key.digest)
         if content is not None:
             try:
-                blueprint = self._unpacked(decode(content))
+                blueprint = self._unpacked(parse_json(content))
             except Exception as error:  # (Whatever a stranger's data may lead to.)
                 self._drop(error)
             else:
@@ -78,7 +79,7 @@ class Slot:
         logs.log(logs.CACHE, what, lambda: self._key.digest)
         self._folder.note(what)
 
-    def fails(self, error: Exception) -> None:
+    def discard(self, error: Exception) -> None:
         """What is there could not be used. If nothing is wrong with what it was to be given to, and it can be
         compiled, it is dropped."""
         self._failure = error
@@ -86,7 +87,7 @@ class Slot:
     def _drop(self, error: Exception) -> None:
         self._folder.drop(self._key.digest, f"{type(error).__name__}: {error}")
 
-    def pack(self, blueprint: Lowered, order: StreamOrder | None) -> bytes | None:
+    def encode(self, blueprint: Lowered, order: StreamOrder | None) -> bytes | None:
         """What would be kept of a compile; None where it is not to be."""
         try:
             if order is not None:
@@ -102,7 +103,7 @@ class Slot:
             self._drop(self._failure)
         self._folder.write(self._key.digest, packed)
 
-    def holds(self, blueprint: Lowered) -> bool:
+    def matches(self, blueprint: Lowered) -> bool:
         """Whether it is what was read."""
         try:
             return hashlib.sha256(self._packed(blueprint)).digest() == self._content
@@ -113,42 +114,44 @@ class Slot:
         if blueprint.plan.runs_python:
             raise Uncacheable("Python that runs in the backward")
         operators = self._key.operators
-        context = Packing(operators)
+        context = Encoder(operators)
         data = [
-            pack(context, Plan, blueprint.plan),
-            pack_graph(blueprint.forward, operators),
-            [None if b is None else pack_graph(b, operators) for b in blueprint.backwards],
+            encode(context, Plan, blueprint.plan),
+            encode_graph(blueprint.forward, operators),
+            [None if b is None else encode_graph(b, operators) for b in blueprint.backwards],
             list(blueprint.again),
-            pack(context, ViewAndMutationMeta, blueprint.metadata),
-            skeleton(blueprint.spec),
+            encode(context, ViewAndMutationMeta, blueprint.metadata),
+            tree_structure(blueprint.spec),
             sorted(blueprint.grad_targets),
-            pack(context, CastUse, blueprint.casts),
+            encode(context, CastUse, blueprint.casts),
         ]
         return json.dumps(data, separators=(",", ":")).encode()
 
     def _unpacked(self, data: Data) -> Lowered:
         plan, forward, backwards, again, metadata, tree, differentiated, casts = parts(data, 8)
         operators, mode = self._key.operators, functools.cache(torch_fakes.FakeTensorMode)
-        context = Unpacking(operators)
+        context = Decoder(operators)
         blueprint = Lowered(
-            unpack(context, Plan, plan),
-            unpack_graph(forward, operators, mode),
-            tuple(None if b is None else unpack_graph(b, operators, mode) for b in checked(backwards, list)),
-            unpack(context, tuple[bool, ...], again),
-            unpack(context, ViewAndMutationMeta, metadata),
+            decode(context, Plan, plan),
+            decode_graph(forward, operators, mode),
+            tuple(
+                None if b is None else decode_graph(b, operators, mode) for b in require_type(backwards, list)
+            ),
+            decode(context, tuple[bool, ...], again),
+            decode(context, ViewAndMutationMeta, metadata),
             pytree.tree_flatten(_tree(tree))[1],
-            unpack(context, frozenset[int], differentiated),
-            unpack(context, CastUse, casts),
+            decode(context, frozenset[int], differentiated),
+            decode(context, CastUse, casts),
         )
-        check(blueprint)
+        check_lowered(blueprint)
         return blueprint
 
 
 def _tree(data: Data) -> Any:
-    """The reverse of `skeleton`."""
+    """The reverse of `tree_structure`."""
     if data is None or type(data) is int:
         return data
-    kind, *rest = checked(data, list)
+    kind, *rest = require_type(data, list)
     if kind == "tuple":
         return tuple(map(_tree, rest))
     if kind == "list":

@@ -27,16 +27,16 @@ from aot.cache.codec import (
     LARGEST,
     Corrupt,
     Data,
-    Packing,
+    Decoder,
+    Encoder,
     Uncacheable,
-    Unpacking,
-    checked,
+    decode,
+    encode,
     entry,
-    number,
-    pack,
     parts,
+    require_int,
+    require_type,
     text_of,
-    unpack,
 )
 from aot.cache.operator_table import Names
 from aot.ops.call_targets import call_by_name, call_with_grad
@@ -57,7 +57,7 @@ _COPY = torch.ops.aten.copy_.default
 _NOTES: Mapping[str, Any] = {"partitioner_tag": str, "segment": int, "may_raise": bool, "static": bool}
 
 
-class _Nodes(Packing):
+class _Nodes(Encoder):
     def __init__(self, operators: Names) -> None:
         super().__init__(operators)
         self.numbers: dict[fx.Node, int] = {}
@@ -79,7 +79,7 @@ class _Nodes(Packing):
         return self.operator(value)
 
 
-class _Made(Unpacking):
+class _Made(Decoder):
     def __init__(self, operators: Names) -> None:
         super().__init__(operators)
         self.nodes: list[fx.Node] = []
@@ -142,7 +142,7 @@ def _fits(node: fx.Node, value: _Known) -> bool:
     return isinstance(value, _Fake if given == "Tensor" else _Number) or value == _Number(None)
 
 
-def pack_graph(module: fx.GraphModule, operators: Names) -> Data:
+def encode_graph(module: fx.GraphModule, operators: Names) -> Data:
     """A graph as data; `operators` are the custom ones that it may call.
 
     Raises:
@@ -170,26 +170,26 @@ def pack_graph(module: fx.GraphModule, operators: Names) -> Data:
     return [type(module).__name__, targets.data, notes.data, values.data, constants, nodes]
 
 
-def unpack_graph(
+def decode_graph(
     data: Data, operators: Names, mode: Callable[[], torch_fakes.FakeTensorMode]
 ) -> fx.GraphModule:
-    """The reverse of `pack_graph`; its fake tensors are of `mode`. They are made when somebody looks at them:
-    to make the first in a process loads a good part of torch.
+    """The reverse of `encode_graph`; its fake tensors are of `mode`. They are made when somebody looks at
+    them: to make the first in a process loads a good part of torch.
 
     Raises:
         Corrupt: it is no such graph.
     """
     title, *tables, constants, nodes = parts(data, 6)
     context, graph, root = _Made(operators), fx.Graph(), torch.nn.Module()
-    targets, notes, values = (checked(table, list) for table in tables)
+    targets, notes, values = (require_type(table, list) for table in tables)
     targets = [context.target(one) for one in targets]
     notes = [_read_notes(one) for one in notes]
     values = [_read_value(context, one) for one in values]
-    for one in checked(constants, list):
+    for one in require_type(constants, list):
         name, constant = parts(one, 2)
         root.register_buffer(_name(name, _CONSTANT), _tensor(constant))
     known: dict[fx.Node, _Known] = {}
-    for one in checked(nodes, list):
+    for one in require_type(nodes, list):
         op, name, target, args, kwargs, note, value = parts(one, 7)
         if op == "call_function":
             target = entry(targets, target)
@@ -197,8 +197,8 @@ def unpack_graph(
             target = "output"
         elif op != ("get_attr" if text_of(target) in root._buffers else "placeholder"):
             raise Corrupt(f"no node: {op!r:.80}")
-        given = tuple([context.constant(one) for one in checked(args, list)])
-        pairs = (parts(pair, 2) for pair in checked(kwargs, list))
+        given = tuple([context.constant(one) for one in require_type(args, list)])
+        pairs = (parts(pair, 2) for pair in require_type(kwargs, list))
         named = {_name(key): context.constant(one) for key, one in pairs}
         if op == "placeholder" and target != name:
             raise Corrupt(f"an input of two names: {name!r:.80}")
@@ -272,27 +272,27 @@ def _notes(meta: Mapping[str, Any]) -> Data:
     """What is noted of a node for partitioners and compilers, besides its value."""
     if meta.keys() - _NOTES.keys() - {"val"}:
         raise Uncacheable("notes on nodes", ", ".join(map(str, meta)))
-    context = Packing()
-    return [[name, pack(context, kind, meta[name])] for name, kind in _NOTES.items() if name in meta]
+    context = Encoder()
+    return [[name, encode(context, kind, meta[name])] for name, kind in _NOTES.items() if name in meta]
 
 
 def _read_notes(data: Data) -> dict[str, Any]:
-    context, meta = Unpacking(), {}
-    for note in checked(data, list):
+    context, meta = Decoder(), {}
+    for note in require_type(data, list):
         name, value = parts(note, 2)
         if text_of(name) not in _NOTES:
             raise Corrupt("unknown notes")
-        meta[name] = unpack(context, _NOTES[name], value)
+        meta[name] = decode(context, _NOTES[name], value)
     if meta.get("partitioner_tag", _TAGS[0]) not in _TAGS:
         raise Corrupt("an unknown tag")
     return meta
 
 
-def _value(context: Packing, value: Any) -> Data:
+def _value(context: Encoder, value: Any) -> Data:
     if isinstance(value, Tensor):
         where = Geometry(tuple(value.shape), value.stride(), _number(value.storage_offset()), value.dtype)
         nbytes = _number(value.untyped_storage().nbytes())
-        return ["fake", pack(context, Geometry, where), context.constant(value.device), nbytes]
+        return ["fake", encode(context, Geometry, where), context.constant(value.device), nbytes]
     if isinstance(value, tuple):
         return ["several", *(_value(context, one) for one in value)]
     return ["number", context.constant(value)]
@@ -304,16 +304,16 @@ def _number(value: Any) -> int:
     return value
 
 
-def _read_value(context: Unpacking, data: Data) -> _Known:
-    tag, *rest = checked(data, list) or [None]
+def _read_value(context: Decoder, data: Data) -> _Known:
+    tag, *rest = require_type(data, list) or [None]
     if tag == "several":
         return _Several(tuple(_read_value(context, one) for one in rest))
     if tag == "number" and len(rest) == 1:
         return _Number(context.constant(rest[0]))
     if tag != "fake" or len(rest) != 3:
         raise Corrupt("no value")
-    where: Geometry = unpack(context, Geometry, rest[0])
-    device, nbytes = checked(context.constant(rest[1]), torch.device), number(rest[2])
+    where: Geometry = decode(context, Geometry, rest[0])
+    device, nbytes = require_type(context.constant(rest[1]), torch.device), require_int(rest[2])
     if where.bytes[1] > nbytes or nbytes >= LARGEST:
         raise Corrupt("a value that ends behind its memory")
     return _Fake(where, device, nbytes)
@@ -332,8 +332,8 @@ def _constant(value: Any) -> Data:
 
 def _tensor(data: Data) -> Tensor:
     name, size, text = parts(data, 3)
-    dtype = checked(vars(torch).get(text_of(name)), torch.dtype)
-    shape = [number(n) for n in checked(size, list)]
+    dtype = require_type(vars(torch).get(text_of(name)), torch.dtype)
+    shape = [require_int(n) for n in require_type(size, list)]
     raw = bytearray(base64.b64decode(text_of(text), validate=True))
     if len(raw) > LARGEST_CONSTANT or min(shape, default=1) < 0:
         raise Corrupt("no constant")

@@ -14,7 +14,7 @@ _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
-def decode(content: bytes) -> Data:
+def parse_json(content: bytes) -> Data:
     """The data of an entry.
 
     Raises:

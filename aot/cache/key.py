@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from aot import config
-from aot.cache.codec import OURS, Data, Packing, Uncacheable
+from aot.cache.codec import OURS, Data, Encoder, Uncacheable
 from aot.cache.source_digest import (
     is_library_function,
     name_of,
@@ -65,7 +65,7 @@ class Options:
 
     Attributes:
         partition: the partitioner.
-        keep: whether graphs without a backward write to their inputs themselves.
+        keep_input_mutations: whether graphs without a backward write to their inputs themselves.
         functionalize_rng: whether random draws are functionalized.
         static: the tensors of the call that are parameters or buffers.
         inference: whether it is made in inference mode, which is off when it is compiled.
@@ -75,7 +75,7 @@ class Options:
 
     partition: Callable[..., Any]
     decompositions: Mapping[Any, Any]
-    keep: bool
+    keep_input_mutations: bool
     functionalize_rng: bool
     static: Collection[int]
     inference: bool
@@ -91,7 +91,7 @@ class Key:
     operators: frozenset[tuple[str, str]]
 
 
-def key_of(
+def cache_key(
     module: nn.Module, places: Places, arguments: Arguments, spec: pytree.TreeSpec, options: Options
 ) -> Key:
     """The key of a call of a front end's graph.
@@ -114,12 +114,12 @@ def key_of(
     if function_modes.has_modes_aside() or mode_stacks.is_any_mode_on():
         raise Uncacheable("a mode that is on")
     require_methods_of_torch()
-    front = _Front(places)
+    front = _GraphKey(places)
     parts = {
         "format": 1,
         "graph": front.module(module),
         "operators": sorted(front.sources.items()),
-        "tree": skeleton(spec),
+        "tree": tree_structure(spec),
         "arguments": _plain(arguments.key),
         "ambient": _plain(ambient_state.current_key()),
         "region of autocast": list(autocast_state.cast_cache_key()),
@@ -127,7 +127,7 @@ def key_of(
         "static": sorted(options.static),
         "partitioner": _partitioner(options.partition),
         "decompositions": sorted([str(op), name_of(f)] for op, f in options.decompositions.items()),
-        "keep": options.keep,
+        "keep": options.keep_input_mutations,
         "inference": options.inference,
         "torch": _plain(ambient_state.process_key({str(t.device) for t in arguments.tensors})),
         "aot": own_source(),
@@ -136,7 +136,7 @@ def key_of(
     return Key(hashlib.sha256(text.encode()).hexdigest(), frozenset(front.sources))
 
 
-def skeleton(spec: pytree.TreeSpec) -> Data:
+def tree_structure(spec: pytree.TreeSpec) -> Data:
     """A tree of Python's own containers, with numbers for its leaves.
 
     Raises:
@@ -165,14 +165,14 @@ def _plain(value: Any) -> Data:
         return ["type", value.__module__, value.__qualname__]
     if isinstance(value, Geometry) or type(value) is tuple:
         return ["tuple", *map(_plain, value)]
-    return Packing().constant(value)
+    return Encoder().constant(value)
 
 
 def _partitioner(partition: Any) -> Data:
     if type(partition) is functools.partial:
         if partition.args:
             raise Uncacheable("a partitioner of the user's")
-        named = [[name, Packing().constant(value)] for name, value in sorted(partition.keywords.items())]
+        named = [[name, Encoder().constant(value)] for name, value in sorted(partition.keywords.items())]
         return [_partitioner(partition.func), named]
     for one, name in _PARTITIONERS.items():
         if partition is one:
@@ -180,7 +180,7 @@ def _partitioner(partition: Any) -> Data:
     raise Uncacheable("a partitioner of the user's")
 
 
-class _Front(Packing):
+class _GraphKey(Encoder):
     """A front end's graph, and the modules that it calls.
 
     Attributes:

@@ -129,7 +129,7 @@ def _is_one_of(value: Any, some: tuple[Any, ...]) -> bool:
     return any(value is one for one in some)
 
 
-def may_be_asked(name: str, stored: bool) -> bool:
+def is_pure_attribute(name: str, stored: bool) -> bool:
     """Whether an attribute of a value follows from the value.
 
     Args:
@@ -216,7 +216,7 @@ def _is_dispatched(op: op_queries.OpOverload) -> bool:
     return name in torch_namespaces.operator_names() and op._opname not in _IMPURE_OF_TORCH
 
 
-def under_mode(function: types.FunctionType) -> tuple[str, Any] | None:
+def decorating_mode(function: types.FunctionType) -> tuple[str, Any] | None:
     """What `torch.no_grad()` or the like has decorated, and with which; None if it has not.
 
     Example:

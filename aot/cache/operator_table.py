@@ -65,7 +65,7 @@ _TEXTS = frozenset(
 )
 
 
-def find(name: str, overload: str, operators: Names) -> op_queries.OpOverload | None:
+def find_operator(name: str, overload: str, operators: Names) -> op_queries.OpOverload | None:
     """The operator of a schema's name (``aten::add``) and overload; None if torch has none, or if it is a
     custom one that is not among `operators`."""
     namespace, _, packet = name.partition("::")
@@ -161,7 +161,7 @@ def _parameters(op: op_queries.OpOverload) -> tuple[_Parameter, ...]:
     )
 
 
-def fits(op: op_queries.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def accepts_arguments(op: op_queries.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an operator's schema takes these arguments; nodes stand for tensors and for whole numbers."""
     parameters = _parameters(op)
     if len(args) > len(parameters):
@@ -183,22 +183,22 @@ def fits(op: op_queries.OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
 @functools.cache
 def _named(text: str) -> op_queries.OpOverload | None:
     packet, _, overload = text.partition(".")
-    return find(f"aten::{packet}", overload, frozenset()) if keyword.iskeyword(overload) else None
+    return find_operator(f"aten::{packet}", overload, frozenset()) if keyword.iskeyword(overload) else None
 
 
 def has_right_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operators: Names) -> bool:
     """Whether a node's target, or the operator that one of our functions calls, may be called, and so."""
     if isinstance(target, op_queries.OpOverload):
-        known = _is_listed(target, operators) and computes(target) and fits(target, args, kwargs)
+        known = _is_listed(target, operators) and computes(target) and accepts_arguments(target, args, kwargs)
         return known and not _updates_statistics(target, args, kwargs)
     if not args:
         return False
     op, *rest = args
     if target is call_with_grad:
-        return op in READS_GRAD_MODE and fits(op, rest, kwargs)
+        return op in READS_GRAD_MODE and accepts_arguments(op, rest, kwargs)
     if target is call_by_name:
         op = _named(op) if type(op) is str else None
-        return op is not None and computes(op) and fits(op, rest, kwargs)
+        return op is not None and computes(op) and accepts_arguments(op, rest, kwargs)
     return target is call_on_clones and _is_right_on_clones(op, rest, kwargs, operators)
 
 
@@ -219,17 +219,17 @@ def _is_right_on_clones(op: Any, rest: Sequence[Any], kwargs: Mapping[str, Any],
     written, args, named = rest
     if type(written) is not tuple or not isinstance(args, (tuple, list)) or not isinstance(named, dict):
         return False
-    if not (_is_listed(op, operators) and runs_on_clones(op) and fits(op, args, named)):
+    if not (_is_listed(op, operators) and runs_on_clones(op) and accepts_arguments(op, args, named)):
         return False
     # All that it writes to is copied first: what was left out would be the caller's.
-    return written == tuple(where for where in written_by(op) if is_present(where, tuple(args), named))
+    return written == tuple(where for where in written_arguments(op) if is_present(where, tuple(args), named))
 
 
 def _is_listed(op: op_queries.OpOverload, operators: Names) -> bool:
     return op.namespace in TORCHS or (op._schema.name, op._overloadname) in operators
 
 
-def written_by(op: op_queries.OpOverload) -> tuple[int | str, ...]:
+def written_arguments(op: op_queries.OpOverload) -> tuple[int | str, ...]:
     """The arguments that an operator writes to, by position or name."""
     return BATCH_NORM[op][0] if op in BATCH_NORM else classify(op).written
 

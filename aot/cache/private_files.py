@@ -43,7 +43,7 @@ def make_folder(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def opened_folder(path: Path) -> Iterator[int]:
+def folder_opened(path: Path) -> Iterator[int]:
     """A descriptor of a folder.
 
     Raises:
@@ -122,7 +122,7 @@ def append(folder: int, name: str, content: bytes) -> int:
         os.close(file)
 
 
-def put(folder: int, name: str, content: bytes) -> None:
+def replace_file(folder: int, name: str, content: bytes) -> None:
     """Write a whole file, and put it into its place at once."""
     begun = f"{BEGUN}{secrets.token_hex(8)}"
     file = os.open(begun, _IN_PLACE | os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)

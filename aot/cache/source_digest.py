@@ -22,7 +22,7 @@ import torch
 
 from aot.cache import library_purity
 from aot.cache.bytecode_interpreter import CALLS, CHANGES, CODE, OBJECTS, SETS, reads_of_function, title
-from aot.cache.codec import Data, Packing, Uncacheable
+from aot.cache.codec import Data, Encoder, Uncacheable
 from aot.guards.bytecode import is_library
 from aot.torch_internals import higher_order_ops, op_queries
 
@@ -174,7 +174,7 @@ class _Objects:
     def see_attributes(self) -> None:
         """See that those that are read follow from values. (Which ones are written is known in the end.)"""
         for name in sorted(self._asked):
-            if not library_purity.may_be_asked(name, name in self._stored) or name in self._own:
+            if not library_purity.is_pure_attribute(name, name in self._stored) or name in self._own:
                 raise Uncacheable(OBJECTS, f"attribute {name}")
 
     def data(self, value: Any) -> Data:
@@ -192,7 +192,7 @@ class _Objects:
         if kind is slice:
             return ["slice", *map(self.data, (value.start, value.stop, value.step))]
         if library_purity.is_constant(value):
-            return ["constant", Packing().constant(value)]
+            return ["constant", Encoder().constant(value)]
         if issubclass(kind, numpy.generic) and kind.__module__ == "numpy" and not value.dtype.hasobject:
             return ["numpy", value.dtype.str, value.tobytes().hex()]
         if any(value is one for one in self._itself):
@@ -206,7 +206,7 @@ class _Objects:
             if not library_purity.is_value(value):
                 self._own |= getattr(value, "__dict__", {}).keys()
             return ["library", *_named(value)]
-        decorated = library_purity.under_mode(value) if kind is types.FunctionType else None
+        decorated = library_purity.decorating_mode(value) if kind is types.FunctionType else None
         if decorated is not None:
             return ["under", decorated[0], self.data(decorated[1])]
         if kind is types.FunctionType and not is_library(value.__globals__.get("__name__")):
@@ -274,4 +274,4 @@ def _constant(value: Any) -> Data:
     if type(value) in (tuple, frozenset):
         entries = [_constant(one) for one in value]
         return [type(value).__name__, *(sorted(entries, key=repr) if type(value) is frozenset else entries)]
-    return Packing().constant(value)
+    return Encoder().constant(value)

@@ -63,7 +63,7 @@ class Stats:
     unusable: str = ""
 
 
-class Folder:
+class Store:
     """One cache.
 
     Args:
@@ -79,7 +79,7 @@ class Folder:
         """The content of an entry, if there is one that is as its user has written it."""
         name = f"{key}{_SUFFIX}"
         try:
-            with private_files.opened_folder(self.path) as folder:
+            with private_files.folder_opened(self.path) as folder:
                 secret = seal.secret()
                 try:
                     raw = private_files.read(folder, name, LARGEST)
@@ -105,9 +105,9 @@ class Folder:
             return False
         try:
             private_files.make_folder(self.path)
-            with private_files.opened_folder(self.path) as folder:
+            with private_files.folder_opened(self.path) as folder:
                 sealed = _HEAD + seal.seal(seal.secret(), key, content) + b"\n" + content
-                private_files.put(folder, f"{key}{_SUFFIX}", sealed)
+                private_files.replace_file(folder, f"{key}{_SUFFIX}", sealed)
                 self._make_room(folder)
         except (OSError, Unusable) as error:
             self._tell("write to", error)
@@ -119,18 +119,18 @@ class Folder:
         text = f"an entry of the cache in {self.path} is dropped, and compiled anew: {why}"
         warnings.warn(text, CacheWarning, stacklevel=2)
         self.note("dropped")
-        with contextlib.suppress(OSError, Unusable), private_files.opened_folder(self.path) as folder:
+        with contextlib.suppress(OSError, Unusable), private_files.folder_opened(self.path) as folder:
             private_files.remove(folder, f"{key}{_SUFFIX}")
 
     def note(self, event: str) -> None:
         """Add to what has happened: ``hit``, ``miss``, ``dropped`` or ``uncached`` and why."""
         try:
             private_files.make_folder(self.path)
-            with private_files.opened_folder(self.path) as folder:
+            with private_files.folder_opened(self.path) as folder:
                 if private_files.append(folder, _EVENTS, f"1 {event}\n".encode()) > _EVENTS_LIMIT:
                     # (What others add meanwhile is lost.)
                     lines = "".join(f"{count} {what}\n" for what, count in _events(folder).items())
-                    private_files.put(folder, _EVENTS, lines.encode())
+                    private_files.replace_file(folder, _EVENTS, lines.encode())
         except (OSError, Unusable) as error:
             self._tell("write to", error)
 
@@ -140,7 +140,7 @@ class Folder:
         events: Counter[str] = Counter()
         unusable = ""
         try:
-            with private_files.opened_folder(self.path) as folder:
+            with private_files.folder_opened(self.path) as folder:
                 sizes = [size for _, size, _ in _entries(folder)]
                 events = _events(folder)
                 seal.secret()
@@ -164,7 +164,7 @@ class Folder:
         """Take away all entries, and what has happened; how many there were."""
         gone = 0
         try:
-            with private_files.opened_folder(self.path) as folder:
+            with private_files.folder_opened(self.path) as folder:
                 gone = sum(private_files.remove(folder, name) for name, _, _ in list(_entries(folder)))
                 private_files.remove(folder, _EVENTS)
                 _remove_abandoned(folder, 0)

@@ -71,7 +71,7 @@ _NUMBERS: Mapping[type, Mapping[str, str]] = {
 }
 
 
-def check(blueprint: Lowered) -> None:
+def check_lowered(blueprint: Lowered) -> None:
     """See that the parts belong together.
 
     Raises:

@@ -13,7 +13,7 @@ from aot import errors
 from aot.analysis import analyze
 from aot.analysis.metadata import InputAliasInfo, OutputType, view_and_mutation_metadata
 from aot.backends.compilers import nop
-from aot.cache.entry import Slot
+from aot.cache.entry import CacheEntry
 from aot.capture.cast_inputs import CastInputs
 from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.run import Traced, trace_function
@@ -152,7 +152,7 @@ class _Export(CompiledModule):
         noted: GuardTracker,
         inference: bool,
         symbols: SymbolicSizes | None,
-        slot: Slot | None,
+        slot: CacheEntry | None,
     ) -> Specialization:
         arguments = casts.arguments
         if arguments.metas:

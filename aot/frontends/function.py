@@ -17,7 +17,7 @@ from aot import config, errors, logs
 from aot.analysis.metadata import ViewAndMutationMeta
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, materialize_fake_values
-from aot.cache.entry import Slot
+from aot.cache.entry import CacheEntry
 from aot.capture.autograd.engine import RetracePoint
 from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
 from aot.capture.inputs import with_fake_tensors
@@ -501,7 +501,7 @@ class CompiledFunction:
             try:
                 return self._revive(blueprint, flat, casts, noted.guards, slot)
             except Exception as error:  # a compiler's, which raises it below as well, or the entry is wrong
-                slot.fails(error)
+                slot.discard(error)
         torch_fakes.preload()
         try:
             specialization = noted.within_context(
@@ -536,7 +536,7 @@ class CompiledFunction:
         noted: GuardTracker,
         inference: bool,
         symbols: SymbolicSizes | None,
-        slot: Slot | None,
+        slot: CacheEntry | None,
     ) -> Specialization:
         arguments = casts.arguments
         grad = torch.is_grad_enabled()
@@ -545,7 +545,7 @@ class CompiledFunction:
             blueprint, recorder = recorded.blueprint, recorded.forward.recorder
             changes = noted.changes, noted.changes_of_backward
             keeps = slot is not None and not any(one.effects or one.once for one in changes)
-            packed = slot.pack(blueprint, recorded.order) if slot is not None and keeps else None
+            packed = slot.encode(blueprint, recorded.order) if slot is not None and keeps else None
             graph = lift_symbols_to_inputs(blueprint.forward, symbols)
             compiled = self._compile_forward(graph.module, blueprint)
             sizes = None if symbols is None else symbols.sizes()  # the compiler may assume more
@@ -615,7 +615,7 @@ class CompiledFunction:
         flat: Callable[[list[Any]], Any],
         casts: CastInputs,
         guards: Guards,
-        slot: Slot,
+        slot: CacheEntry,
     ) -> Specialization:
         """What a compile of another time has left, put to use."""
         graphs = blueprint.backwards
@@ -632,7 +632,7 @@ class CompiledFunction:
         return self._specialization(blueprint, built, blueprint.forward, guards, None, None, casts)
 
     def _again(
-        self, flat: Callable[[list[Any]], Any], casts: CastInputs, slot: Slot
+        self, flat: Callable[[list[Any]], Any], casts: CastInputs, slot: CacheEntry
     ) -> Callable[[int], RetracePoint]:
         """What records, when it is first asked, the trace that a call like this one has left when it was
         compiled: for backwards that are recorded again, from the level of that number.
@@ -655,7 +655,7 @@ class CompiledFunction:
                         self._traced()
                         noted.reachable_objects.restore_module_caches()
                         lifetimes.poison()
-                    if not slot.holds(recorded.blueprint):
+                    if not slot.matches(recorded.blueprint):
                         raise errors.DoubleBackwardUnsupported(
                             f"{self.__name__} was compiled in another process, to other graphs than now that "
                             f"its backward has to be recorded again; clear the cache (python -m aot.cache "
@@ -712,7 +712,7 @@ class CompiledFunction:
 
     def _slot(
         self, casts: CastInputs, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
-    ) -> Slot | None:
+    ) -> CacheEntry | None:
         """The place of such a call's compile in the cache on disk; None where it has none."""
         return None
 

@@ -183,21 +183,21 @@ class CompiledModule(CompiledFunction):
 
     def _slot(
         self, casts: CastInputs, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
-    ) -> cache.Slot | None:
-        folder = cache.chosen()
+    ) -> cache.CacheEntry | None:
+        folder = cache.configured_store()
         if folder is None or not isinstance(self.module, fx.GraphModule):
             return None
         options = cache.Options(
             partition=self._partition,
             decompositions=self._decompositions,
-            keep=self._keep,
+            keep_input_mutations=self._keep,
             functionalize_rng=self._functionalize_rng,
             static=self._static(casts.arguments),
             inference=inference,
             dynamic=symbols is not None,
             candidates=casts.candidates,
         )
-        return cache.slot_of(folder, self.module, state_slots(self.module), casts.arguments, spec, options)
+        return cache.entry_of(folder, self.module, state_slots(self.module), casts.arguments, spec, options)
 
     def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], GuardTracker]:
         if not scripts:

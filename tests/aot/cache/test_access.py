@@ -19,7 +19,7 @@ import aot
 from aot.cache import seal
 from aot.cache import store as folders
 from aot.cache.__main__ import main
-from aot.cache.store import Folder
+from aot.cache.store import Store
 from tests.support.agreement import leaf, values
 
 KEY = "1" * 64
@@ -297,7 +297,7 @@ def test_threads_and_processes_make_one_key(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_seals_are_of_the_key_and_the_content(folder: Path) -> None:
-    cache = Folder(folder, 1 << 20)
+    cache = Store(folder, 1 << 20)
     assert cache.write(KEY, b"content")
     file = folder / f"{KEY}.aot"
     whole = file.read_bytes()

@@ -314,9 +314,9 @@ def test_other_json_is_dropped_at_any_recursion_limit(name: str, folder: Path) -
 
 
 def test_texts_in_json_may_hold_brackets() -> None:
-    assert json_decoder.decode(rb'["[[\"[", "]"]') == ['[["[', "]"]
+    assert json_decoder.parse_json(rb'["[[\"[", "]"]') == ['[["[', "]"]
     with pytest.raises(Corrupt, match="deep"):
-        json_decoder.decode(b"[" * 101 + b"]" * 101)
+        json_decoder.parse_json(b"[" * 101 + b"]" * 101)
 
 
 def overloads() -> Iterator[Any]:
@@ -324,7 +324,7 @@ def overloads() -> Iterator[Any]:
         namespace, _, rest = name.partition("::")
         packet, _, overload = rest.partition(".")
         if namespace in operator_table.TORCHS:
-            op = operator_table.find(f"{namespace}::{packet}", overload or "default", frozenset())
+            op = operator_table.find_operator(f"{namespace}::{packet}", overload or "default", frozenset())
             if op is not None:
                 yield op
 

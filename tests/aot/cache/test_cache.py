@@ -284,7 +284,7 @@ def test_nothing_is_kept_unless_it_is_asked_for(
     for setting in (None, False):
         with aot.config.patch(cache=setting):
             simplified(second_derivatives, leaf(3), leaf(3))
-            assert aot.cache.chosen() is None
+            assert aot.cache.configured_store() is None
     assert not usual.exists()
     with aot.config.patch(cache=True):
         simplified(second_derivatives, leaf(3), leaf(3))
@@ -295,7 +295,7 @@ def test_nothing_is_kept_unless_it_is_asked_for(
         simplified(second_derivatives, leaf(3), leaf(3))
     assert len(list(named.glob("*.aot"))) == 1
     with aot.config.patch(cache=False):
-        assert aot.cache.chosen() is None
+        assert aot.cache.configured_store() is None
     assert not folder.exists()
 
 

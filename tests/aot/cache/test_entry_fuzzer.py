@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from aot.cache import graph_codec
-from aot.cache.entry import Slot
+from aot.cache.entry import CacheEntry
 from tests.support.aot import entry_fuzzer, entry_mutator
 from tests.support.aot.entry_fuzzer import Worker, fuzz
 
@@ -106,7 +106,7 @@ def test_an_exception_of_the_compile_is_found(worker: Worker, monkeypatch: pytes
     def fails(self: Any) -> Any:
         raise KeyError("no such thing")
 
-    monkeypatch.setattr(Slot, "read", fails)
+    monkeypatch.setattr(CacheEntry, "read", fails)
     assert find(worker, "the compile raises KeyError", says_the_word)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor, fx
 
 import aot
 from aot.cache import store as folders
-from aot.cache.store import Folder
+from aot.cache.store import Store
 from tests.support.agreement import leaf, values
 from tests.support.aot.cache_entries import sealed
 
@@ -170,12 +170,12 @@ def test_an_entry_under_another_key_is_none(entry: Path, folder: Path) -> None:
     other = "0" * 64
     (folder / f"{other}.aot").write_bytes(entry.read_bytes())
     with pytest.warns(aot.CacheWarning):
-        assert Folder(folder, 1 << 20).read(other) is None
-    assert Folder(folder, 1 << 20).read(entry.stem) is not None
+        assert Store(folder, 1 << 20).read(other) is None
+    assert Store(folder, 1 << 20).read(entry.stem) is not None
 
 
 def test_what_was_not_read_for_the_longest_time_goes_first(folder: Path) -> None:
-    cache = Folder(folder, 10_000)
+    cache = Store(folder, 10_000)
     names = [f"{i:064x}" for i in range(12)]
     for i, name in enumerate(names[:9]):
         assert cache.write(name, bytes(900))
@@ -197,7 +197,7 @@ def test_the_limit_is_a_setting(folder: Path) -> None:
 
 
 def test_what_was_begun_and_abandoned_is_taken_away(folder: Path) -> None:
-    cache = Folder(folder, 10_000)
+    cache = Store(folder, 10_000)
     cache.write("1" * 64, b"")
     old, new = folder / ".begun-old", folder / ".begun-new"
     for file in (old, new):
@@ -247,7 +247,7 @@ def test_full_disks_and_folders_that_are_only_read(
 
 def test_what_has_happened_stays_short(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "_EVENTS_LIMIT", 200)
-    cache = Folder(folder, 1000)
+    cache = Store(folder, 1000)
     for _ in range(100):
         cache.note("hit")
         cache.note("uncached a reason")

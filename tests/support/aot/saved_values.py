@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import aot
-from aot.cache.entry import Slot
+from aot.cache.entry import CacheEntry
 from aot.cache.key import Key
-from aot.cache.store import Folder
+from aot.cache.store import Store
 from aot.frontends.function import CompiledFunction, Specialization
 
 
@@ -29,14 +29,14 @@ class Kept(CompiledFunction):
         keep = options.get("keep_inference_input_mutations", False)
         super().__init__(function, aot.nop, aot.nop, aot.nop, partition, {}, 0, keep, False)
         self.read = 0
-        self._folder = Folder(folder, 1 << 30)
+        self._folder = Store(folder, 1 << 30)
         self._now: str | None = None
 
-    def _slot(self, casts: Any, spec: Any, inference: bool, symbols: Any) -> Slot | None:
+    def _slot(self, casts: Any, spec: Any, inference: bool, symbols: Any) -> CacheEntry | None:
         return (
             None
             if casts.arguments.metas or self._now is None
-            else Slot(self._folder, Key(self._now, frozenset()))
+            else CacheEntry(self._folder, Key(self._now, frozenset()))
         )
 
     def _specialize(self, *call: Any) -> Specialization:
