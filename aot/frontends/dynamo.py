@@ -123,11 +123,11 @@ def _compiled(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
     compiled.asks_modes = False  # Dynamo has asked them
-    call: Callable[..., Any] = compiled.flat
+    call: Callable[..., Any] = compiled.call_positional
     if numbers:
 
         def call(*args: Any) -> Any:
-            return compiled.flat(*_read(args, numbers))
+            return compiled.call_positional(*_read(args, numbers))
 
     return with_handler_check(call, handlers_of(graph.graph))
 

@@ -99,7 +99,7 @@ class GraphSignature:
 _Differentiate = Callable[[list[Any], list[Tensor]], tuple[list[Tensor], Sequence[Tensor | None]]]
 
 
-class _Export(CompiledModule):
+class _Exporter(CompiledModule):
     """Records a module, and its backward as a part of what it computes."""
 
     def __init__(
@@ -122,10 +122,10 @@ class _Export(CompiledModule):
         with torch.set_grad_enabled(self._differentiate is not None):
             return self.prepare(args, kwargs)
 
-    def _lifted(
+    def _functional_call(
         self, module: nn.Module, state: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        result, put = super()._lifted(module, state, args, kwargs)
+        result, put = super()._functional_call(module, state, args, kwargs)
         if put:
             raise errors.ClosureMutation(
                 f"{self.__name__} puts other tensors into the places of parameters or buffers; write to them "
@@ -258,7 +258,7 @@ class _Export(CompiledModule):
             shared = [
                 j
                 for j, other in enumerate(inputs)
-                if j != k and other is not None and _share(tensor, arguments.tensors[other])
+                if j != k and other is not None and _shares_storage(tensor, arguments.tensors[other])
             ]
             if info.mutates_data and shared:
                 raise errors.UnsupportedArgument(
@@ -290,7 +290,7 @@ def _in_functional_form(graph: fx.Graph) -> None:
             node.args = tuple(args)
 
 
-def _share(one: Tensor, other: Tensor) -> bool:
+def _shares_storage(one: Tensor, other: Tensor) -> bool:
     return tensor_impl.storage_key(one) == tensor_impl.storage_key(other)
 
 
@@ -368,7 +368,7 @@ def aot_export_module(
             )
         return [], gradients
 
-    export = _Export(mod, decompositions, differentiate if trace_joint else None)
+    export = _Exporter(mod, decompositions, differentiate if trace_joint else None)
     graph = export.record(tuple(args), kwargs or {}).forward
     signature = _signature(export, graph, (tuple(args), kwargs or {}), loss if trace_joint else None)
     tokens = thread_tokens(graph.graph, lifted=True)
@@ -396,7 +396,7 @@ def _check_loss(results: Sequence[Any], loss: int) -> None:
             )
 
 
-def _signature(export: _Export, graph: fx.GraphModule, given: Any, loss: int | None) -> GraphSignature:
+def _signature(export: _Exporter, graph: fx.GraphModule, given: Any, loss: int | None) -> GraphSignature:
     inputs = [node.name for node in graph.graph.find_nodes(op="placeholder")]
     (output,) = graph.graph.find_nodes(op="output")
     outputs = [getattr(value, "name", None) for value in output.args[0]]
@@ -482,7 +482,7 @@ def aot_export_joint_simple(
             return tangents, [None] * len(wanted)
         return tangents, torch.autograd.grad(reached, wanted, tangents, allow_unused=True)
 
-    export = _Export(_Function(func), decompositions, differentiate if trace_joint else None)
+    export = _Exporter(_Function(func), decompositions, differentiate if trace_joint else None)
     recorded = export.record(tuple(args), {})
     if export.mutated:
         raise errors.UnsupportedArgument(

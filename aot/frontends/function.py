@@ -74,7 +74,7 @@ class Specialization:
     Attributes:
         call: takes the call's tensors, returns the flat outputs.
         spec: the outputs' tree.
-        together: puts flat outputs together as that tree.
+        unflatten: puts flat outputs together as that tree.
         forward: the forward graph.
         backwards: the backward graphs, one for each part of the backward that runs as a whole.
         wrapper: the generated source around them.
@@ -82,7 +82,7 @@ class Specialization:
         guards: what the function read besides its arguments.
         sizes: what it assumes of the sizes of tensors, if it answers others than those it was made for.
         numbers: the leaves of the arguments that `call` takes after the tensors.
-        lying: what of the tensors matters besides their elements.
+        placement: what of the tensors matters besides their elements.
         why: what kept earlier ones from answering the call that it was made for.
         changes: what each call changes of the Python program around the function.
         attributes: the Python attributes of tensors that the function may have read.
@@ -92,7 +92,7 @@ class Specialization:
 
     call: Callable[..., list[Any]]
     spec: pytree.TreeSpec
-    together: Callable[[list[Any]], Any] = field(repr=False)
+    unflatten: Callable[[list[Any]], Any] = field(repr=False)
     forward: fx.GraphModule
     backwards: tuple[fx.GraphModule, ...]
     wrapper: str
@@ -100,7 +100,7 @@ class Specialization:
     guards: Guards = field(repr=False)
     sizes: ShapeGuards | None = None
     numbers: tuple[int, ...] = ()
-    lying: PlacementSensitivity = PlacementSensitivity.FULL
+    placement: PlacementSensitivity = PlacementSensitivity.FULL
     why: str = ""
     changes: SideEffects = NO_SIDE_EFFECTS
     attributes: AttributeNames = field(default_factory=AttributeNames)
@@ -124,17 +124,17 @@ class Specialization:
         arguments."""
         if self.numbers:
             tensors = (*tensors, *(leaves[leaf] for leaf in self.numbers))
-        return self.together(self.call(*tensors))
+        return self.unflatten(self.call(*tensors))
 
     @property
     def as_answer(self) -> CacheTarget:
-        together = None if self.together is list else self.together  # (each call gives a list of its own)
+        together = None if self.unflatten is list else self.unflatten  # (each call gives a list of its own)
         hold = self.guards.hold if self.region is None else self.holds
         casts = None if self.casts is None else self.casts.of
-        return CacheTarget(hold, self.call, self.numbers, together, self.lying, self.attributes, casts)
+        return CacheTarget(hold, self.call, self.numbers, together, self.placement, self.attributes, casts)
 
 
-def runs_as_it_is() -> bool:
+def runs_uncompiled() -> bool:
     """Whether a compiled function that is called here is the original one: part of a function that is being
     traced, or where no autograd is, whose views and version counters a compiled call would make."""
     return errors.is_tracing() or dispatcher.is_below_autograd()
@@ -192,8 +192,8 @@ class CompiledFunction:
         self._cache: dict[object, tuple[Specialization, ...]] = {}  # newest first
         # The same by what is left of a key without sizes: what answers more than one, and what cannot.
         self._general: dict[object, tuple[Specialization, ...]] = {}
-        self._special: set[object] = set()
-        self._recognitions = InlineCache()
+        self._static_only: set[object] = set()
+        self._inline_cache = InlineCache()
         self._attributes = AttributeNames()  # of tensors, which the function may read
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
@@ -215,18 +215,18 @@ class CompiledFunction:
     @dynamo_api.skip
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs:
-            flat = self._recognitions.flat
+            flat = self._inline_cache.flat
             for answer in flat:
                 result = answer(args)
                 if result is not MISS:
                     if answer is not flat[0]:
-                        self._recognitions.promote(answer)
+                        self._inline_cache.promote(answer)
                     return result
-        return self._find(args, kwargs)
+        return self._dispatch(args, kwargs)
 
-    def _find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _dispatch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call that no test has passed for which takes its arguments as they are."""
-        if runs_as_it_is():
+        if runs_uncompiled():
             return self.__wrapped__(*args, **kwargs)
         if function_modes.are_on():
             with function_modes.without_user_modes(for_good=not self.asks_modes):
@@ -236,17 +236,17 @@ class CompiledFunction:
     def _answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, tree, flat = self._flattened(args, kwargs)
         if not (flat or function_modes.modes_aside()):  # the tests of those take it that no mode is on
-            for one in self._recognitions.newest_first:
+            for one in self._inline_cache.newest_first:
                 if one.tree == tree and not one.flat:
                     result = one.answer(leaves)
                     if result is not MISS:
-                        self._recognitions.promote(one.answer)
+                        self._inline_cache.promote(one.answer)
                         return result
         arguments = analyze_arguments(leaves)
         key = self._key(tree, arguments)
         found = self._known(key, arguments)
         if found is None:
-            specialization = self._new(key, arguments, args, kwargs)
+            specialization = self._compile_or_reuse(key, arguments, args, kwargs)
             tensors = specialization.given(arguments)
             if tensors is None:
                 raise self._refused_cast(specialization, arguments)
@@ -281,7 +281,7 @@ class CompiledFunction:
 
     def _note(self, tree: Hashable, flat: bool, arguments: Arguments, specialization: Specialization) -> None:
         """Have calls like this one known again."""
-        self._recognitions.note(tree, flat, arguments, specialization.as_answer)
+        self._inline_cache.note(tree, flat, arguments, specialization.as_answer)
 
     def specialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
         """What answers a call with these arguments; it is not made, but compiled if it has to be.
@@ -294,9 +294,13 @@ class CompiledFunction:
             arguments = analyze_arguments(leaves)
             key = self._key(tree, arguments)
             found = self._known(key, arguments)
-            return self._new(key, arguments, args, kwargs, ahead=True) if found is None else found[0]
+            return (
+                self._compile_or_reuse(key, arguments, args, kwargs, ahead=True)
+                if found is None
+                else found[0]
+            )
 
-    def _new(
+    def _compile_or_reuse(
         self,
         key: Key,
         arguments: Arguments,
@@ -322,7 +326,7 @@ class CompiledFunction:
                     autograd_state.outside_inference_mode(),
                     torch.set_grad_enabled(grad),
                 ):
-                    symbolic = general if dynamic and general not in self._special else None
+                    symbolic = general if dynamic and general not in self._static_only else None
                     specialization = self._compile(symbolic, arguments, spec, inference, ahead)
                 key = self._key(key[0], arguments)  # with what the function has turned out to read
                 specialization = self._remember(key, arguments, specialization)
@@ -345,7 +349,7 @@ class CompiledFunction:
             try:
                 specialization = None
                 if general is not None:
-                    specialization = self._for_sizes(general, casts, spec, inference, ahead)
+                    specialization = self._specialize_dynamic(general, casts, spec, inference, ahead)
                 return specialization or self._specialize(casts, spec, inference, None, ahead)
             except CastsDiffer as difference:
                 casts = casts.differing(difference, arguments)
@@ -379,7 +383,7 @@ class CompiledFunction:
         """Which numbers of tensors are no symbols."""
         return StaticSizes(self._static(arguments), unmarked=not self._dynamic)
 
-    def _for_sizes(
+    def _specialize_dynamic(
         self,
         general: object,
         casts: CastInputs,
@@ -414,7 +418,7 @@ class CompiledFunction:
             ):
                 return specialization
             self._general[general] = (specialization, *self._general.get(general, ()))
-        self._special.add(general)
+        self._static_only.add(general)
         return None
 
     def _known(
@@ -444,7 +448,7 @@ class CompiledFunction:
         logs.log(
             logs.GUARDS,
             f"{self.__name__}: specialization {len(self._specializations)}",
-            lambda: _rests(specialization, alike),
+            lambda: _describe_guards(specialization, alike),
         )
         count = config.settings().warn_after
         if len(alike) + 1 == count:
@@ -495,11 +499,11 @@ class CompiledFunction:
         noted.follow_attributes(arguments.tensors_and_subclasses)
         self._attributes |= noted.attribute_names
         plain = self._attributes.none_of(arguments.tensors_and_subclasses)
-        slot = self._slot(casts, spec, inference, symbols) if plain else None
+        slot = self._cache_entry(casts, spec, inference, symbols) if plain else None
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
             try:
-                return self._revive(blueprint, flat, casts, noted.guards, slot)
+                return self._from_cache(blueprint, flat, casts, noted.guards, slot)
             except Exception as error:  # a compiler's, which raises it below as well, or the entry is wrong
                 slot.discard(error)
         torch_fakes.preload()
@@ -554,7 +558,7 @@ class CompiledFunction:
             else:
                 recorder.release_all()
             scripts = (self.__wrapped__,) if recorded.python_callbacks is None else recorded.python_callbacks
-            look = self._look(scripts, tuple(noted.roots[1:]) if scripts else ())
+            look = self._backward_guards(scripts, tuple(noted.roots[1:]) if scripts else ())
         finally:
             torch.set_grad_enabled(grad)
             self._traced()
@@ -609,7 +613,7 @@ class CompiledFunction:
         running = self._recording()
         return lower(flat, arguments, lifetimes, noted, running, inference, symbols, static, options)
 
-    def _revive(
+    def _from_cache(
         self,
         blueprint: Lowered,
         flat: Callable[[list[Any]], Any],
@@ -623,15 +627,15 @@ class CompiledFunction:
         compiled = self._compile_forward(blueprint.forward, blueprint)
         levels: list[Callable[[], RetracePoint] | None] = [None] * len(graphs)
         if any(blueprint.again):
-            again = self._again(flat, replace(casts, arguments=with_fake_tensors(casts.arguments)), slot)
+            again = self._retracer(flat, replace(casts, arguments=with_fake_tensors(casts.arguments)), slot)
             levels = [
                 functools.partial(again, k) if is_so else None for k, is_so in enumerate(blueprint.again)
             ]
-        look = self._look((), ())
+        look = self._backward_guards((), ())
         built = build(blueprint.plan, compiled, (), graphs, levels, self._bw_compiler, look, None)
         return self._specialization(blueprint, built, blueprint.forward, guards, None, None, casts)
 
-    def _again(
+    def _retracer(
         self, flat: Callable[[list[Any]], Any], casts: CastInputs, slot: CacheEntry
     ) -> Callable[[int], RetracePoint]:
         """What records, when it is first asked, the trace that a call like this one has left when it was
@@ -710,7 +714,7 @@ class CompiledFunction:
             region=autocast_state.cast_cache_key() if use.asks else None,
         )
 
-    def _slot(
+    def _cache_entry(
         self, casts: CastInputs, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
     ) -> CacheEntry | None:
         """The place of such a call's compile in the cache on disk; None where it has none."""
@@ -742,7 +746,9 @@ class CompiledFunction:
         """What the function and its backward run in while they are recorded."""
         return contextlib.nullcontext()
 
-    def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], GuardTracker]:
+    def _backward_guards(
+        self, scripts: tuple[Any, ...], modules: tuple[Any, ...]
+    ) -> Callable[[], GuardTracker]:
         """What tells, at a backward, what its Python reads: of `scripts`, and `modules` that they got."""
         return lambda: GuardTracker(*scripts, *modules)
 
@@ -763,7 +769,7 @@ class CompiledFunction:
         return compile_graph(self._inference_compiler, module, "inference")
 
 
-def _rests(specialization: Specialization, alike: Sequence[Specialization]) -> str:
+def _describe_guards(specialization: Specialization, alike: Sequence[Specialization]) -> str:
     """What a specialization rests on, and what keeps those that are alike from answering."""
     lines = [str(guard.path) for guard in specialization.guards.guards]
     changed = [f"changed: {path}" for other in alike for path in other.guards.changed()]

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from aot import cache, errors
 from aot.backends.compilers import Compiler
 from aot.capture.cast_inputs import CastInputs
-from aot.frontends.function import CompiledFunction, Partitioner, Specialization, runs_as_it_is
+from aot.frontends.function import CompiledFunction, Partitioner, Specialization, runs_uncompiled
 from aot.guards.tracker import GuardTracker
 from aot.partition.default import default_partition
 from aot.specialize.call import Arguments, are_leaves
@@ -43,7 +43,7 @@ class CompiledModule(CompiledFunction):
     """The function that a module is, compiled: of its state, and of the arguments of a call.
 
     Attributes:
-        flat: calls the module with positional arguments.
+        call_positional: calls the module with positional arguments.
     """
 
     def __init__(self, module: nn.Module, *options: Any) -> None:
@@ -54,7 +54,7 @@ class CompiledModule(CompiledFunction):
             )
 
         def lifted(state: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            return self._lifted(module, state, args, kwargs)  # the guards look at what is named here
+            return self._functional_call(module, state, args, kwargs)  # the guards look at what is named here
 
         lifted.__name__ = type(module).__name__  # as messages have it
         super().__init__(lifted, *options)
@@ -62,8 +62,8 @@ class CompiledModule(CompiledFunction):
         self.__name__ = type(module).__name__
         self.__doc__ = module.__doc__
         self.module = module
-        self.flat = with_inline_cache(self._recognitions, self._run)
-        self._marked = _marked(module)
+        self.call_positional = with_inline_cache(self._inline_cache, self._run)
+        self._static_inputs = _marked_static(module)
         self._symbolic = _symbolic(module)
         count = self._num_params_buffers
         self._numbers = tuple(count + i for i, sizes in enumerate(self._symbolic) if sizes is None)
@@ -73,18 +73,18 @@ class CompiledModule(CompiledFunction):
         self._stand_ins: tuple[tuple[Place, Any], ...] = ()  # in this trace
         self._left: tuple[tuple[Place, Any], ...] = ()  # what a backward finds in the places
         self._tracer: int | None = None  # the thread that traces
-        self._callers: dict[tuple[int, str], Tensor] = {}  # what is in the places otherwise
+        self._caller_tensors: dict[tuple[int, str], Tensor] = {}  # what is in the places otherwise
 
     @dynamo_api.skip
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module."""
-        return self._run(*args, **kwargs) if kwargs else self.flat(*args)
+        return self._run(*args, **kwargs) if kwargs else self.call_positional(*args)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
-        if runs_as_it_is():
+        if runs_uncompiled():
             return self.module(*args, **kwargs)
         places = state_slots(self.module)
-        return store_results(places, self._find((self._state(places), args, kwargs), {}))
+        return store_results(places, self._dispatch((self._state(places), args, kwargs), {}))
 
     def _flattened(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -111,10 +111,10 @@ class CompiledModule(CompiledFunction):
         if values:
 
             def together(flat: list[Any]) -> Any:
-                return store_results(places, specialization.together(flat))
+                return store_results(places, specialization.unflatten(flat))
 
         answer = replace(specialization.as_answer, unflatten=None if together is list else together)
-        self._recognitions.note(tree, flat, arguments, answer, state)
+        self._inline_cache.note(tree, flat, arguments, answer, state)
 
     def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specialization:
         """Compile for a call with such arguments, without making it."""
@@ -122,7 +122,7 @@ class CompiledModule(CompiledFunction):
 
     def _static(self, arguments: Arguments) -> frozenset[int]:
         given = arguments.leaves[self._num_params_buffers :]
-        marked = (given[position][0] for position in self._marked)
+        marked = (given[position][0] for position in self._static_inputs)
         return super()._static(arguments) | arguments.inner_indices(i for i in marked if i is not None)
 
     def _constant(self, arguments: Arguments) -> StaticSizes:
@@ -146,9 +146,9 @@ class CompiledModule(CompiledFunction):
         with self._swapping:
             if self._tracer in (None, threading.get_ident()):
                 return [owner[name] for owner, name in places]
-            return [self._callers.get((id(owner), name), owner[name]) for owner, name in places]
+            return [self._caller_tensors.get((id(owner), name), owner[name]) for owner, name in places]
 
-    def _lifted(
+    def _functional_call(
         self, module: nn.Module, state: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """The module's result, and what it puts into the places of its state, by their numbers."""
@@ -181,7 +181,7 @@ class CompiledModule(CompiledFunction):
     def _traced(self) -> None:
         self._stand_ins = ()
 
-    def _slot(
+    def _cache_entry(
         self, casts: CastInputs, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
     ) -> cache.CacheEntry | None:
         folder = cache.configured_store()
@@ -199,9 +199,11 @@ class CompiledModule(CompiledFunction):
         )
         return cache.entry_of(folder, self.module, state_slots(self.module), casts.arguments, spec, options)
 
-    def _look(self, scripts: tuple[Any, ...], modules: tuple[Any, ...]) -> Callable[[], GuardTracker]:
+    def _backward_guards(
+        self, scripts: tuple[Any, ...], modules: tuple[Any, ...]
+    ) -> Callable[[], GuardTracker]:
         if not scripts:
-            return super()._look(scripts, modules)
+            return super()._backward_guards(scripts, modules)
         stand_ins = self._stand_ins
 
         @contextlib.contextmanager
@@ -211,7 +213,7 @@ class CompiledModule(CompiledFunction):
                 self._left = stand_ins
                 yield
 
-        return lambda: _NotedOfModule(recording, *scripts, *modules)
+        return lambda: _ModuleGuardTracker(recording, *scripts, *modules)
 
     def _swap(self, state: Sequence[tuple[Place, Any]]) -> None:
         with self._swapping:
@@ -223,18 +225,20 @@ class CompiledModule(CompiledFunction):
         """When this is over, its tensors are what they were, also those in `places` that it had before;
         meanwhile other threads' calls find them here."""
         put_back = state_restorer(self.module, places)
-        outer = self._tracer, self._callers, self._left
+        outer = self._tracer, self._caller_tensors, self._left
         self._left = ()
         with self._swapping:
             self._tracer = threading.get_ident()
-            self._callers = {(id(owner), name): owner[name] for owner, name in state_slots(self.module)}
+            self._caller_tensors = {
+                (id(owner), name): owner[name] for owner, name in state_slots(self.module)
+            }
         try:
             yield
             self._check_left()
         finally:
             with self._swapping:
                 put_back()
-                self._tracer, self._callers, self._left = outer
+                self._tracer, self._caller_tensors, self._left = outer
 
     def _check_left(self) -> None:
         """A backward that has been recorded leaves the module as it was."""
@@ -249,7 +253,7 @@ class CompiledModule(CompiledFunction):
             )
 
 
-class _NotedOfModule(GuardTracker):
+class _ModuleGuardTracker(GuardTracker):
     """What a backward reads that is recorded again, with stand-ins in the module."""
 
     def __init__(self, recording: Callable[[], contextlib.AbstractContextManager[None]], *roots: Any) -> None:
@@ -262,7 +266,7 @@ class _NotedOfModule(GuardTracker):
             yield
 
 
-def _marked(module: nn.Module) -> tuple[int, ...]:
+def _marked_static(module: nn.Module) -> tuple[int, ...]:
     """The input leaves of a graph of Dynamo's that it has marked as parameters and buffers (or the user, with
     `torch._dynamo.mark_static_address`): it hands these over as arguments."""
     inputs = (node for node, example in _inputs(module) for _ in _leaves_of(example))
@@ -415,7 +419,7 @@ def aot_module_simplified(
     if not any(isinstance(arg, _UNKNOWN) for arg in args):
         compiled.prepare(tuple(args), {})
 
-    forward = compiled.flat
+    forward = compiled.call_positional
     attributes = ("zero_grad", "named_parameters", "named_buffers")
     vars(forward).update({name: getattr(mod, name) for name in attributes}, compiled=compiled)
     return forward

@@ -329,7 +329,7 @@ def test_a_test_passes_only_under_what_was_around_it(name: str, inputs: int) -> 
     given = [values(3)] * bool(inputs) + [values(3) for _ in range(inputs - 1)]
     for _ in range(3):
         compiled(*given)
-    (answer,) = compiled._recognitions.flat
+    (answer,) = compiled._inline_cache.flat
     assert answer(given) is not MISS
     with AROUND[name]():
         assert answer(given) is MISS
@@ -340,7 +340,7 @@ def test_inside_of_a_transform_no_test_passes() -> None:
     compiled = aot.aot_function(torch.sin, aot.nop)
     for _ in range(3):
         compiled(values(3))
-    (answer,) = compiled._recognitions.flat
+    (answer,) = compiled._inline_cache.flat
     seen = []
     torch.func.vmap(lambda x: seen.append(answer((values(3),))) or x)(values(3))
     assert seen == [MISS]

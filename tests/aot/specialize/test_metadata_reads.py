@@ -83,7 +83,7 @@ def test_what_reads_elements_alone_is_known_wherever_they_lie(
     compiled(*LYING["alone"]())
     for _ in range(2):  # (one that shares a storage is compiled for that)
         compiled(*LYING["alone"]())
-    assert compiled.specializations[0].lying is PlacementSensitivity.NONE
+    assert compiled.specializations[0].placement is PlacementSensitivity.NONE
     made = key_makings(monkeypatch)
     x, y = LYING[known]()
     assert torch.equal(compiled(x, y), (x * y).sin())
@@ -134,7 +134,7 @@ def test_what_asks_for_more_is_told(name: str) -> None:
     makes = [LYING["alone"], LYING["alone"], LYING["alone"], *LYING.values()]
     makes += [lambda: [values(9)[1:5], values(4)], LYING["alone"]]
     compiled = assert_agrees(function, makes)
-    assert compiled.specializations[0].lying is PlacementSensitivity.FULL
+    assert compiled.specializations[0].placement is PlacementSensitivity.FULL
 
 
 def returns_it(x: Tensor, y: Tensor) -> Any:
@@ -177,7 +177,7 @@ def test_what_does_more_is_told_where_its_arguments_lie(function: Callable[..., 
     makes = [LYING["alone"], LYING["alone"], LYING["alone"]]
     makes += [make for kind, make in LYING.items() if not (name == "detaches" and "view" in kind)]
     compiled = assert_agrees(function, makes[:3] if name == "resizes" else makes)
-    assert compiled.specializations[0].lying is DOING[function]
+    assert compiled.specializations[0].placement is DOING[function]
 
 
 def test_how_large_storages_are_does_not_matter_to_writes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def test_pythons_backward_is_told() -> None:
         x, y = leaf(4), values(9)[offset : offset + 4].detach()
         compiled(x, y).sum().backward()
         assert x.grad is not None and torch.equal(x.grad, y + offset)
-    assert compiled.specializations[0].lying is PlacementSensitivity.FULL
+    assert compiled.specializations[0].placement is PlacementSensitivity.FULL
 
 
 def test_another_thread_that_asks_its_own_tensors_changes_nothing() -> None:
@@ -291,7 +291,7 @@ def test_another_thread_that_asks_its_own_tensors_changes_nothing() -> None:
     compiled = aot.aot_function(f, aot.nop)
     compiled(values(3))
     thread.join()
-    assert x.grad is None and compiled.specializations[0].lying is PlacementSensitivity.NONE
+    assert x.grad is None and compiled.specializations[0].placement is PlacementSensitivity.NONE
 
 
 _FRESH = """
