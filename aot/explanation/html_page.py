@@ -38,7 +38,7 @@ _LEGEND = (
 )
 
 
-def page(compiled: CompiledFunction) -> str:
+def render(compiled: CompiledFunction) -> str:
     """The document.
 
     Args:

@@ -6,7 +6,7 @@ import textwrap
 
 from torch import fx
 
-from aot.explanation.html_page import page
+from aot.explanation.html_page import render
 from aot.frontends.function import CompiledFunction
 
 
@@ -24,7 +24,7 @@ def explain(compiled: CompiledFunction, *, html: bool = False) -> str:
         >>> pathlib.Path("f.html").write_text(aot.explain(compiled, html=True))  # doctest: +SKIP
     """
     if html:
-        return page(compiled)
+        return render(compiled)
     if not compiled.specializations:
         return f"{compiled.__name__}: not compiled yet; it is compiled when it is called\n"
     parts = []
