@@ -15,8 +15,14 @@ from aot.backends.compilers import Compiled, static_inputs
 from aot.backends.graph_names import get_aot_compilation_context
 from aot.graph.effect_tokens import thread_tokens
 from aot.graph.purity import is_random_node, node_has_external_effect
-from aot.inductor.opaque_calls import call_whole
-from aot.inductor.workarounds import SCATTERS, copies_count, keep_apart, multiply_apart, writes_within
+from aot.inductor.opaque_calls import call_opaque
+from aot.inductor.workarounds import (
+    SCATTERS,
+    insert_copies,
+    layout_matters,
+    multiply_alpha_first,
+    writes_within,
+)
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.classify import BATCH_NORM, call_on_clones, is_written
 from aot.tensors.symbolic_sizes import has_symbols, substitute, with_hints
@@ -120,7 +126,7 @@ class Inductor:
     def _compile(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
         acts = {n.target for n in module.graph.nodes if node_has_external_effect(n)}
         with higher_order_ops.as_if_ordered(op for op in acts if isinstance(op, op_queries.OpOverload)):
-            return self._compile_ordered(_by_tokens(module) if acts else module, example_inputs, which)
+            return self._compile_ordered(_with_tokens(module) if acts else module, example_inputs, which)
 
     def _compile_ordered(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
         _check_sizes(module)
@@ -144,8 +150,8 @@ class Inductor:
         donated = module.meta.get("donated", ())
         graph.meta["donated"] = donated  # a part of the key in Inductor's cache, which does not know of it
         settings = dict(self.settings)
-        multiply_apart(graph.graph)
-        if keep_apart(graph.graph) or copies_count(graph.graph):
+        multiply_alpha_first(graph.graph)
+        if insert_copies(graph.graph) or layout_matters(graph.graph):
             settings["pattern_matcher"] = False
         acts = sum(node.target is higher_order_ops.WITH_EFFECTS for node in graph.graph.nodes)
         if len(draws) > 1 or acts > 1:  # which are in an order
@@ -184,7 +190,7 @@ def _check_sizes(module: fx.GraphModule) -> None:
         )
 
 
-def _by_tokens(module: fx.GraphModule) -> fx.GraphModule:
+def _with_tokens(module: fx.GraphModule) -> fx.GraphModule:
     """The same graph, in which tokens say in which order that happens which is seen outside."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
@@ -243,7 +249,7 @@ class _Lowering(fx.Interpreter):
         if node.target is call_with_grad or _is_empty_complex(node) or _is_complex_scatter(node):
             return self._whole(node)
         # (Decompositions of operations that are given `out=` do not take it.)
-        if _is_given_out(node):
+        if _mutates_keyword_argument(node):
             return self._whole(node)
         # (Its sizes are known because all is that it reads.)
         if (
@@ -268,7 +274,7 @@ class _Lowering(fx.Interpreter):
     def _whole(self, node: fx.Node, after: Sequence[torch.Tensor] = ()) -> Any:
         assert callable(node.target)
         args, kwargs = self.fetch_args_kwargs_from_env(node)
-        return call_whole(node.target, args, kwargs, node.meta["val"], after)
+        return call_opaque(node.target, args, kwargs, node.meta["val"], after)
 
 
 def _is_empty_complex(node: fx.Node) -> bool:
@@ -291,7 +297,7 @@ def _is_complex_scatter(node: fx.Node) -> bool:
     return node.target in SCATTERS and isinstance(known, torch.Tensor) and known.is_complex()
 
 
-def _is_given_out(node: fx.Node) -> bool:
+def _mutates_keyword_argument(node: fx.Node) -> bool:
     """Whether it is an operation that writes to arguments which are given by name."""
     written = node.args[1] if node.target is call_on_clones else ()
     return isinstance(written, (tuple, list)) and any(isinstance(name, str) for name in written)
@@ -359,7 +365,7 @@ def _as_known(result: Any, known: Any) -> Any:
     if _lies(result, known.stride()):
         return result
     if result.is_complex():  # which Inductor lays out by a copy that leaves no gaps
-        return call_whole(_laid_out, [result, list(known.stride())], {}, known)
+        return call_opaque(_laid_out, [result, list(known.stride())], {}, known)
     return inductor_api.restride(result, known.stride())
 
 

@@ -38,7 +38,7 @@ class _Number:
 _TENSOR, _NUMBER = _Tensor(), _Number()
 
 
-def call_whole(
+def call_opaque(
     function: Callable[..., Any],
     args: Sequence[Any],
     kwargs: dict[str, Any],

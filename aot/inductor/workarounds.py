@@ -52,7 +52,7 @@ _RETYPED = {torch.ops.aten.view.dtype, torch.ops.aten.view_as_complex.default}
 _PRODUCTS = {torch.ops.aten.mm.default}
 
 
-def multiply_apart(graph: fx.Graph) -> None:
+def multiply_alpha_first(graph: fx.Graph) -> None:
     """Multiply with the `alpha` of a sum before it, where one operand is a matrix product: Inductor makes
     ``addmm`` of such a sum, and drops its `alpha`."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor):
@@ -74,7 +74,7 @@ def _called(graph: fx.Graph, operation: Any, tensor: fx.Node, other: Any) -> fx.
     return node
 
 
-def keep_apart(graph: fx.Graph) -> bool:
+def insert_copies(graph: fx.Graph) -> bool:
     """Copy what Inductor must not compute in one place with something else; returns whether anything is.
     Inductor's pattern matcher would take the copies away.
 
@@ -199,7 +199,7 @@ def writes_within(graph: fx.Graph) -> bool:
     return any(node.op != "placeholder" for node in written)
 
 
-def copies_count(graph: fx.Graph) -> bool:
+def layout_matters(graph: fx.Graph) -> bool:
     """Whether it matters where elements lie, and not only which they are: Inductor's pattern matcher takes
     copies away, and does not see that
 
