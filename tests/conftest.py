@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from oracles.findings import CLAUSES
-from oracles.observation.mode_stacks import modes_left
+from oracles.observation.mode_stacks import recording_leaked_modes
 
 torch.set_num_threads(1)
 os.environ.pop("AOTFUZZ_CACHE_DIR", None)  # nothing is written but to folders of tests
@@ -79,7 +79,7 @@ def ambient_state() -> Iterator[None]:
     """A test that leaks grad mode or a default dtype fails itself, not the next one. (A generated program may
     enter a mode of torch's for good: where a test runs one, the mode ends with the test.)"""
     torch.manual_seed(0)
-    with modes_left():
+    with recording_leaked_modes():
         yield
     grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     torch.set_grad_enabled(True)

@@ -28,8 +28,8 @@ from torch.utils import _pytree as pytree
 from fuzz.ir.nodes import Program
 from fuzz.program.printer import Loaded, load, upcast
 from fuzz.targets.target import Target
-from oracles.observation.ambient import contained, seed_generators
-from oracles.observation.mode_stacks import modes_left
+from oracles.observation.ambient import restoring_ambient, seed_generators
+from oracles.observation.mode_stacks import recording_leaked_modes
 
 SEED = 0
 
@@ -89,7 +89,7 @@ def notices(oracle: Oracle, program: Program, target: Target) -> bool:
 
 def _run(loaded: Loaded, function: Callable[..., Any], program: Program) -> Ran:
     """Call, and differentiate the sum of the results."""
-    with contained(), modes_left():
+    with restoring_ambient(), recording_leaked_modes():
         seed_generators(SEED)
         args, leaves, _ = loaded.make()
         try:

@@ -26,10 +26,10 @@ from fuzz.targets.target import Function, Target
 from oracles import Arguments, Finding, Observation, Outcome, Refusal, Step, as_on_cpu, judge, observe
 from oracles.object_names import encodable, message_of
 from oracles.observation.ambient import record_ambient
-from oracles.observation.operation_mode import Mode
-from oracles.rerun.dense_operands import Densely
-from oracles.rerun.random_rounding import Rounded
-from oracles.rerun.replay_rng import Drawing, Drawn
+from oracles.observation.operation_mode import OperationMode
+from oracles.rerun.dense_operands import DenseOperands
+from oracles.rerun.random_rounding import RandomRounding
+from oracles.rerun.replay_rng import RecordDraws, ReplayDraws
 
 
 class Escape(Exception):
@@ -216,21 +216,21 @@ def judged_call(
         double = replace(trial, make=make, state=state)
         if not eager.drew:
             return observed(double, standard(exact))
-        noted = Drawing()
+        noted = RecordDraws()
         once_more(under=noted)
-        return observed(double, standard(exact), under=Drawn(noted.draws))
+        return observed(double, standard(exact), under=ReplayDraws(noted.draws))
 
     def rounded(seed: int) -> Observation:
         twin = in_double()
         assert twin is not None  # there was a reference
         exact, make, state = twin
-        return observed(replace(trial, make=make, state=state), standard(exact), under=Rounded(seed))
+        return observed(replace(trial, make=make, state=state), standard(exact), under=RandomRounding(seed))
 
     def control() -> Observation:
         return once_more(terms=True)
 
     def densely() -> Observation:
-        return once_more(under=Densely())
+        return once_more(under=DenseOperands())
 
     compilers = sights if standard is eager_itself else (eager, *sights)
     # (What a thread does next, nobody knows.)
@@ -415,7 +415,7 @@ def observed(
     *,
     retry: Function | None = None,
     terms: bool = False,
-    under: Mode | None = None,
+    under: OperationMode | None = None,
 ) -> Observation:
     def arguments() -> Arguments:
         args, leaves, tensors = trial.make()

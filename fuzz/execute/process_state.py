@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from oracles.object_names import class_name
-from oracles.observation.mode_stacks import modes
+from oracles.observation.mode_stacks import active_modes
 
 # Where torch has what programs call.
 _SPACES: Mapping[str, Any] = MappingProxyType(
@@ -65,7 +65,7 @@ class Surroundings:
         self._folder = _folder()
         self._streams = (sys.stdout, sys.stderr)
         self._files = _files()
-        self._modes = modes()
+        self._modes = active_modes()
         self._threads = _threads()
         self._functions = _functions()
 
@@ -82,7 +82,7 @@ class Surroundings:
             yield Change("ambient", "standard output and error", _AS_BEFORE, "closed or elsewhere")
         elif not all(map(_is, (sys.stdout, sys.stderr), self._streams)):
             yield Change("ambient", "sys.stdout and sys.stderr", _AS_BEFORE, "others")
-        now = modes()
+        now = active_modes()
         if len(now) != len(self._modes) or not all(map(_is, now, self._modes)):
             new = [class_name(type(mode)) for mode in now if not any(mode is one for one in self._modes)]
             yield Change("ambient", "modes of torch that are on", _AS_BEFORE, ", ".join(new) or "fewer")

@@ -40,7 +40,7 @@ from fuzz.targets.catalog import find, usable
 from fuzz.targets.plugins import reset_if_loaded
 from fuzz.targets.target import Function, Target
 from oracles import Arguments, Finding, Observation, compare, observe
-from oracles.observation.ambient import contained
+from oracles.observation.ambient import restoring_ambient
 
 __all__ = ["Minified", "minify"]
 
@@ -164,7 +164,7 @@ def _shows(text: str, target: Target) -> bool:
     """Whether a script ends with 1. It is run in this process, which knows all that the target needs."""
     path = list(sys.path)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contained():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), restoring_ambient():
             warnings.simplefilter("ignore")
             exec(compile(text, "<script>", "exec"), {"__name__": "__main__"})
     except SystemExit as end:

@@ -10,7 +10,7 @@ import torch
 
 from fuzz.minify.recording import Recording, Ref, Seq, names
 from fuzz.minify.script_text import load
-from oracles.observation.ambient import contained, record_ambient, restore_ambient, seed_generators
+from oracles.observation.ambient import record_ambient, restore_ambient, restoring_ambient, seed_generators
 
 
 @lru_cache(maxsize=8)
@@ -27,7 +27,7 @@ def survey(recording: Recording) -> Mapping[str, torch.Tensor] | None:
     results = list(names(*(call.results for call in recording.calls)))
     watched = replace(recording, returns=Seq("tuple", tuple(map(Ref, results))))
     mode = recording.mode
-    with contained() as ambient:
+    with restoring_ambient() as ambient:
         try:
             with torch.inference_mode(False), torch.enable_grad():
                 loaded = load(watched)

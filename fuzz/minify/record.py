@@ -24,7 +24,7 @@ from fuzz.errors import CannotRecord, FunctionRaises
 from fuzz.minify.inputs import Inputs, Untouched, address
 from fuzz.minify.recording import IGNORED, NONE, Call, Dict, Lit, Mode, Recording, Ref, Seq, Tree, names
 from fuzz.minify.script_text import constant, load
-from oracles.observation.ambient import contained, record_ambient, restore_ambient, seed_generators
+from oracles.observation.ambient import record_ambient, restore_ambient, restoring_ambient, seed_generators
 from oracles.observation.records import Ambient
 
 SEED = 0
@@ -67,7 +67,7 @@ def record(function: Callable[..., Any], args: tuple[Any, ...]) -> Recorded:
         copies, _, made = load(given).make()
     known = {id(tensor): name for name, tensor in made.items()}
     recorder = _Recorder(inputs, known, made, untouched)
-    with contained() as ambient:
+    with restoring_ambient() as ambient:
         seed_generators(SEED)
         try:
             with torch.inference_mode(ambient.inference_mode):

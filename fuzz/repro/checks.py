@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import textwrap
 
-from oracles.observation.gradients import ALONE
+from oracles.observation.gradients import MAX_SINGLE_ROOTS
 
 NAMED = """
 def named(tree, path):
@@ -293,7 +293,7 @@ for writer in everything:
 {LATER_WRITES}
 {ROOTS}
 numbers = range(len(roots))
-for chosen in ([*numbers], *([number] for number in numbers[:{ALONE}])):
+for chosen in ([*numbers], *([number] for number in numbers[:{MAX_SINGLE_ROOTS}])):
     try:
         if roots and wanted:
             gradients = torch.autograd.grad(

@@ -37,7 +37,7 @@ from fuzz.repro.checks import (
 from fuzz.repro.compilers import Compiler, named
 from fuzz.safe_text import one_line
 from oracles import CLAUSES, Backward, Finding
-from oracles.observation.gradients import ALONE
+from oracles.observation.gradients import MAX_SINGLE_ROOTS
 
 __all__ = ["Compiler", "main_finding", "named", "recorded", "script"]
 
@@ -441,7 +441,7 @@ def {"run_here" if both else "run"}(function):
 def _chosen(program: Program) -> str:
     """Which results each backward starts from, as an expression: the wanted ones, then each alone."""
     wanted = program.scenario.differentiate
-    alone = f"*([number] for number in range(min(len(roots), {ALONE})))"
+    alone = f"*([number] for number in range(min(len(roots), {MAX_SINGLE_ROOTS})))"
     if wanted is None:
         return f"(list(range(len(roots))), {alone})"
     return f"(sorted({{number % max(len(roots), 1) for number in {wanted!r}}}), {alone})"

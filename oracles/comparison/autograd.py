@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import TypeVar
 
-from oracles.comparison.context import Difference, Sides, difference, outcome, same_exception
+from oracles.comparison.context import Comparison, Difference, difference, outcome, same_exception
 from oracles.observation.records import GradientRun, LaterRequire, LaterWrite, TensorState, Value
 
 
-def compare_histories(sides: Sides) -> Iterator[Difference]:
+def compare_histories(sides: Comparison) -> Iterator[Difference]:
     """Whether the same inputs have another autograd history after the call."""
     for path in sorted({*sides.eager.moved} ^ {*sides.target.moved}):
         eager, target = sides.eager_states[path], sides.target_states[path]
@@ -24,7 +24,7 @@ def _history(moved: bool) -> str:
     return "continued by the call" if moved else "as before the call"
 
 
-def compare_gradients(sides: Sides) -> Iterator[Difference]:
+def compare_gradients(sides: Comparison) -> Iterator[Difference]:
     """Each backward: its exceptions, then each gradient."""
     references = () if sides.reference is None else sides.reference.gradients
     for index, (eager, target) in enumerate(zip(sides.eager.gradients, sides.target.gradients, strict=False)):
@@ -37,7 +37,7 @@ def compare_gradients(sides: Sides) -> Iterator[Difference]:
 
 
 def _run(
-    sides: Sides,
+    sides: Comparison,
     clauses: tuple[str, str],
     which: str,
     eager: GradientRun,
@@ -82,7 +82,7 @@ def _kept(run: GradientRun) -> str:
     return "left alone" if run.cotangents_kept else "written to by the backward"
 
 
-def compare_later_writes(sides: Sides) -> Iterator[Difference]:
+def compare_later_writes(sides: Comparison) -> Iterator[Difference]:
     """Each result doubled in place: allowed or not, and what it changes elsewhere."""
     references = () if sides.reference is None else sides.reference.later_writes
     for index, (eager, target) in enumerate(
@@ -102,7 +102,7 @@ def compare_later_writes(sides: Sides) -> Iterator[Difference]:
 
 
 def _after_write(
-    sides: Sides, write: str, eager: LaterWrite, target: LaterWrite, reference: LaterWrite | None
+    sides: Comparison, write: str, eager: LaterWrite, target: LaterWrite, reference: LaterWrite | None
 ) -> Iterator[Difference]:
     if (eager.requires_grad, eager.data, eager.counted) == (
         target.requires_grad,
@@ -146,7 +146,7 @@ def _values(states: Sequence[TensorState], data: Sequence[bytes | None]) -> dict
     }
 
 
-def compare_later_gradients(sides: Sides) -> Iterator[Difference]:
+def compare_later_gradients(sides: Comparison) -> Iterator[Difference]:
     """The backwards after all later writes: they propagate gradients as in eager, or raise as in eager.
 
     After a write that autograd cannot notice it is undefined: it depends on what the backward keeps.
@@ -165,7 +165,7 @@ def compare_later_gradients(sides: Sides) -> Iterator[Difference]:
             return
 
 
-def compare_steps(sides: Sides) -> Iterator[Difference]:
+def compare_steps(sides: Comparison) -> Iterator[Difference]:
     """The steps in their order, as far as the first that differs: what comes after it is its consequence.
 
     After a write that autograd does not notice everywhere, a backward is defined only if it raises: it has
@@ -193,7 +193,7 @@ Step = GradientRun | LaterRequire | LaterWrite | None
 
 
 def _step(
-    sides: Sides, which: str, eager: Step, target: Step, reference: Step, measured: Step
+    sides: Comparison, which: str, eager: Step, target: Step, reference: Step, measured: Step
 ) -> Iterator[Difference]:
     if isinstance(eager, LaterWrite) and isinstance(target, LaterWrite):
         if same_exception(eager.raised, target.raised):

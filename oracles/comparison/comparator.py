@@ -18,7 +18,7 @@ from oracles.comparison.autograd import (
     compare_later_writes,
     compare_steps,
 )
-from oracles.comparison.context import Difference, Sides, difference, listing, outcome, same_exception
+from oracles.comparison.context import Comparison, Difference, difference, listing, outcome, same_exception
 from oracles.comparison.refusals import Compare, compare_python_state, compare_refusal, first_change
 from oracles.comparison.tensors import (
     FIELDS,
@@ -64,12 +64,12 @@ def differences(
     exact: bool = False,
 ) -> tuple[Difference, ...]:
     """As `compare`, each finding with its weight; `terms` is eager's once more, with the terms measured."""
-    found = _run(Sides.of(eager, target, reference, terms, exact))
+    found = _run(Comparison.of(eager, target, reference, terms, exact))
     kept = (item for item in found if not is_accepted(item.finding, eager, target))
     return tuple(sorted(kept, key=lambda item: CLAUSES.index(item.finding.clause)))
 
 
-def _run(sides: Sides) -> Iterator[Difference]:
+def _run(sides: Comparison) -> Iterator[Difference]:
     eager, target = sides.eager, sides.target
     if target.raised is not None and target.refused is not None:
         yield from compare_refusal(sides, _alike(sides))
@@ -93,7 +93,7 @@ def _run(sides: Sides) -> Iterator[Difference]:
     yield from _lifetimes(sides)
 
 
-def _lifetimes(sides: Sides) -> Iterator[Difference]:
+def _lifetimes(sides: Comparison) -> Iterator[Difference]:
     """Memory that the target keeps when everything has been dropped."""
     alive = [name for name in sides.target.alive if name not in sides.eager.alive]
     if alive:
@@ -105,7 +105,7 @@ def _lifetimes(sides: Sides) -> Iterator[Difference]:
         yield difference("lifetime", "memory", what, str(eager), str(target))
 
 
-def _results(sides: Sides, alike: bool) -> Iterator[Difference]:
+def _results(sides: Comparison, alike: bool) -> Iterator[Difference]:
     if not alike:
         yield from compare_outputs(sides)
         yield from compare_sharing(sides)
@@ -121,7 +121,7 @@ def _results(sides: Sides, alike: bool) -> Iterator[Difference]:
             yield from compare_later_gradients(sides)
 
 
-def _marks_left(sides: Sides) -> Iterator[Difference]:
+def _marks_left(sides: Comparison) -> Iterator[Difference]:
     """Inputs that the target changed before it raised, and that eager had left alone by then."""
     eager_before = {state.path: state for state in sides.eager.before}
     for before in sides.target.before:
@@ -134,7 +134,7 @@ def _marks_left(sides: Sides) -> Iterator[Difference]:
             yield difference(clause, path, what, left, "changed before it raised")
 
 
-def _alike(sides: Sides) -> Compare:
+def _alike(sides: Comparison) -> Compare:
     """What differs between two calls in eager, each in the light of what this judge was given."""
 
     def compare_both(eager: Observation, again: Observation) -> tuple[Difference, ...]:
@@ -143,7 +143,7 @@ def _alike(sides: Sides) -> Compare:
     return compare_both
 
 
-def _ambient(sides: Sides) -> Iterator[Difference]:
+def _ambient(sides: Comparison) -> Iterator[Difference]:
     pairs = [("", sides.eager.ambient, sides.target.ambient)]
     after, target_after = sides.eager.ambient_after_backward, sides.target.ambient_after_backward
     if after is not None and target_after is not None:
@@ -158,7 +158,7 @@ def _ambient(sides: Sides) -> Iterator[Difference]:
                 yield difference("ambient", name, name, str(left), str(right))
 
 
-def _ambient_left(sides: Sides) -> Iterator[Difference]:
+def _ambient_left(sides: Comparison) -> Iterator[Difference]:
     """What the target changed of the ambient state before it raised, and eager had left alone by then."""
     eager, target = sides.eager, sides.target
     for field in fields(target.ambient):
@@ -169,7 +169,7 @@ def _ambient_left(sides: Sides) -> Iterator[Difference]:
             yield difference("ambient", name, name, str(here), str(left))
 
 
-def _randomness(sides: Sides) -> Iterator[Difference]:
+def _randomness(sides: Comparison) -> Iterator[Difference]:
     eager, target = sides.eager, sides.target
     if eager.generator != target.generator:
         path = "random state"
@@ -186,7 +186,7 @@ def _drawn(observation: Observation) -> str:
     return f"state {observation.generator}" if observation.drew else "nothing was drawn"
 
 
-def _structure(sides: Sides) -> Iterator[Difference]:
+def _structure(sides: Comparison) -> Iterator[Difference]:
     """Every node that differs, or only the first one when the trees are not of one shape."""
     eager, target = sides.eager.structure, sides.target.structure
     if eager == target:

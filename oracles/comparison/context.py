@@ -33,7 +33,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class Comparison:
     """Two snapshots of the same case, and perhaps a third in double precision, and one of eager's with the
     `terms` of the gradients.
 
@@ -59,11 +59,11 @@ class Sides:
         reference: Observation | None,
         terms: Observation | None,
         exact: bool,
-    ) -> Sides:
+    ) -> Comparison:
         """Put snapshots side by side; a reference that went another way than eager is not used."""
         if reference is not None and (reference.raised is not None or reference.outputs != eager.outputs):
             reference = None
-        return Sides(
+        return Comparison(
             eager,
             target,
             reference,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 
-from oracles.comparison.context import Difference, Sides, difference, kind, text
+from oracles.comparison.context import Comparison, Difference, difference, kind, text
 from oracles.comparison.tensors import FIELDS, INPUT_METADATA
 from oracles.findings import Finding
 from oracles.observation.records import Ambient, Observation, PythonState, TensorState, Value
@@ -20,7 +20,7 @@ MARKS = ("value", *INPUT_METADATA, "requires_grad", "has_grad_fn", "retains_grad
 Compare = Callable[[Observation, Observation], tuple[Difference, ...]]
 
 
-def compare_refusal(sides: Sides, compare: Compare) -> Iterator[Difference]:
+def compare_refusal(sides: Comparison, compare: Compare) -> Iterator[Difference]:
     """What a refused call changed; if that is nothing, what eager does differently on the same objects.
 
     `compare` compares eager's call with eager's call after the refused one.
@@ -96,7 +96,7 @@ def _mark(what: str, before: str, after: str, path: str | None = None) -> Differ
     return Difference(Finding("refusals", path or what, before, after, message))
 
 
-def _is_as_after_eager(sides: Sides) -> bool:
+def _is_as_after_eager(sides: Comparison) -> bool:
     """Whether a refused call has left everything as eager's call does."""
     eager, target = sides.eager, sides.target
     if (eager.ambient, eager.generator) != (target.ambient, target.generator):
@@ -110,7 +110,7 @@ def _is_as_after_eager(sides: Sides) -> bool:
     return True
 
 
-def compare_python_state(sides: Sides) -> Iterator[Difference]:
+def compare_python_state(sides: Comparison) -> Iterator[Difference]:
     """The Python objects that a call was given, after it."""
     eager, target = sides.eager, sides.target
     if eager.python == target.python:
@@ -125,7 +125,7 @@ def compare_python_state(sides: Sides) -> Iterator[Difference]:
         yield from _elements(sides)
 
 
-def _elements(sides: Sides) -> Iterator[Difference]:
+def _elements(sides: Comparison) -> Iterator[Difference]:
     target = dict(sides.target.python.tensors)
     reference: dict[str, Value | None] = {}
     if sides.reference is not None:

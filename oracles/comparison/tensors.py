@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from oracles.comparison.context import Difference, Sides, difference, kind, listing, text
+from oracles.comparison.context import Comparison, Difference, difference, kind, listing, text
 from oracles.comparison.tolerance import mismatch
 from oracles.observation.records import Observation, TensorState
 
@@ -36,7 +36,7 @@ INPUT_METADATA = (*_TYPE, *_LAYOUT, "offset", "storage_bytes", "storage_kept")
 """An argument's metadata, apart from autograd's."""
 
 
-def compare_inputs(sides: Sides) -> Iterator[Difference]:
+def compare_inputs(sides: Comparison) -> Iterator[Difference]:
     """Arguments and the tensors behind them: data, metadata, version counters, `.grad`."""
     for eager in sides.eager.states[: sides.eager.inputs]:
         path = eager.path
@@ -54,7 +54,7 @@ def compare_inputs(sides: Sides) -> Iterator[Difference]:
         yield from sides.gradients("gradients", f"{path}.grad", eager.grad, target.grad, None, None)
 
 
-def compare_outputs(sides: Sides) -> Iterator[Difference]:
+def compare_outputs(sides: Comparison) -> Iterator[Difference]:
     """Results: which object each is, its elements, strides and autograd metadata."""
     inputs = {state.path for state in sides.eager.states[: sides.eager.inputs]}
     seen: set[tuple[str, str]] = set()
@@ -82,7 +82,7 @@ def _object(path: str, name: str) -> str:
 
 
 def _elements(
-    sides: Sides, clause: str, path: str, eager: TensorState, target: TensorState
+    sides: Comparison, clause: str, path: str, eager: TensorState, target: TensorState
 ) -> Iterator[Difference]:
     if path in sides.unlike:
         return
@@ -98,7 +98,7 @@ def _elements(
         yield replace(item, noise=True) if _shows_rounding(sides, eager, target) else item
 
 
-def _shows_rounding(sides: Sides, eager: TensorState, target: TensorState) -> bool:
+def _shows_rounding(sides: Comparison, eager: TensorState, target: TensorState) -> bool:
     """Whether a tensor shows bytes of floating numbers that are rounded otherwise, and agree as such.
 
     Nothing can be said of the bytes then. Whether the memory is right, the tensor says that has the numbers.
@@ -129,7 +129,7 @@ def _fields(
 
 
 def _autograd_metadata(
-    sides: Sides, clause: str, path: str, eager: TensorState, target: TensorState
+    sides: Comparison, clause: str, path: str, eager: TensorState, target: TensorState
 ) -> Iterator[Difference]:
     for name in ("requires_grad", "is_leaf", "has_grad_fn", "retains_grad"):
         if getattr(eager, name) != getattr(target, name):
@@ -151,7 +151,7 @@ def _base(state: TensorState, observation: Observation) -> str:
     return "a hidden tensor" if first == state.path else f"the hidden base of {first}"
 
 
-def compare_sharing(sides: Sides) -> Iterator[Difference]:
+def compare_sharing(sides: Comparison) -> Iterator[Difference]:
     """Which tensors share storage, and where results lie relative to their partners."""
     eager, target = _by_every_path(sides.eager), _by_every_path(sides.target)
     common = [path for path in eager if path in target]
@@ -198,7 +198,7 @@ def _offset(
             return
 
 
-def compare_overlaps(sides: Sides) -> Iterator[Difference]:
+def compare_overlaps(sides: Comparison) -> Iterator[Difference]:
     """Which elements a write through one tensor reaches in the others on the same storage."""
     eager = {(reach.writer, reach.reader): reach.tags for reach in sides.eager.reaches}
     target = {(reach.writer, reach.reader): reach.tags for reach in sides.target.reaches}
@@ -216,7 +216,7 @@ def compare_overlaps(sides: Sides) -> Iterator[Difference]:
         yield difference("aliasing", reader, what, left, right)
 
 
-def _comparable(sides: Sides, writer: str, reader: str) -> bool:
+def _comparable(sides: Comparison, writer: str, reader: str) -> bool:
     """Whether two tensors share storage on both sides; if not, that has been found already."""
     if writer == reader or sides.unlike & {writer, reader}:
         # How a tensor overlaps itself follows from its strides.

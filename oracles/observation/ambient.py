@@ -80,7 +80,7 @@ def restore_ambient(wanted: Ambient, now: Ambient) -> None:
 
 
 @contextmanager
-def contained() -> Iterator[Ambient]:
+def restoring_ambient() -> Iterator[Ambient]:
     """Run a block that may draw random numbers and change modes, and leave no trace of either.
 
     Yields the ambient state at entry.

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from oracles.object_names import class_name, message_of
-from oracles.observation.operation_mode import as_asked
+from oracles.observation.operation_mode import current_operation_mode
 from oracles.observation.records import GradientRun, LaterWrite, Raised, Value
 from oracles.observation.result_structure import has_memory, parts_of
 from oracles.observation.tensor_state import Known, Register, leaf_and_grad_fn, reader, value_of
@@ -23,7 +23,7 @@ from oracles.observation.tensor_state import Known, Register, leaf_and_grad_fn, 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _MESSAGE_LENGTH = 200
 LARGEST_COTANGENT = 11 / 8
-ALONE = 4  # of the roots, from each of which a backward starts that starts from no other
+MAX_SINGLE_ROOTS = 4  # of the roots, from each of which a backward starts that starts from no other
 
 Roots = tuple[tuple[str, torch.Tensor], ...]
 
@@ -223,7 +223,7 @@ def _differentiated(
     gradients: tuple[torch.Tensor | None, ...] = ()
     terms: dict[str, torch.Tensor] = {}
     try:
-        with _terms(roots, targets) as terms, as_asked():
+        with _terms(roots, targets) as terms, current_operation_mode():
             gradients = tuple(take([cotangent.tensor for cotangent in cotangents]))
     except Exception as exception:
         error = BaseException.with_traceback(exception, None)  # whose frames would keep tensors alive
@@ -319,7 +319,8 @@ def _below(nodes: Sequence[Node | None]) -> set[Node]:
 
 
 def choose(count: int, differentiated: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:
-    """Which of `count` roots each backward starts from: those wanted, then each of the first `ALONE` alone.
+    """Which of `count` roots each backward starts from: those wanted, then each of the first
+    `MAX_SINGLE_ROOTS` alone.
 
     choose(3, None)      # ((0, 1, 2), (0,), (1,), (2,))
     choose(3, (4, 1))    # ((1,), (0,), (2,)): indices count modulo the number of roots
@@ -327,7 +328,7 @@ def choose(count: int, differentiated: tuple[int, ...] | None) -> tuple[tuple[in
     if count == 0:
         return ()
     wanted = range(count) if differentiated is None else sorted({index % count for index in differentiated})
-    runs = [tuple(wanted), *((index,) for index in range(min(count, ALONE)))]
+    runs = [tuple(wanted), *((index,) for index in range(min(count, MAX_SINGLE_ROOTS)))]
     return tuple(dict.fromkeys(run for run in runs if run))
 
 

@@ -38,7 +38,7 @@ class Lifetimes:
             devices = ["cpu", *(f"cuda:{number}" for number in range(_devices()))]
             self._leaves = [torch.zeros((), requires_grad=True, device=device) for device in devices]
             self._early = [leaf * 1 for leaf in self._leaves]
-        self._allocated = allocated()
+        self._allocated = allocated_bytes()
         self._storages: dict[int, tuple[str, Any]] = {}
 
     def watch(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -48,7 +48,7 @@ class Lifetimes:
                 reference = _Weak(tensor.untyped_storage())
                 self._storages.setdefault(reference.cdata, (name, reference))
 
-    def left(self) -> tuple[str, ...]:
+    def alive(self) -> tuple[str, ...]:
         """The names of those that are still alive, once cycles have been collected."""
         names = self._alive()
         if names:
@@ -66,15 +66,15 @@ class Lifetimes:
         return names
 
     def grown(self) -> int:
-        """How many bytes more are given out now, once `left` has been asked."""
-        more = allocated() - self._allocated
+        """How many bytes more are given out now, once `alive` has been asked."""
+        more = allocated_bytes() - self._allocated
         if more > 0:
             gc.collect()
-            more = allocated() - self._allocated
+            more = allocated_bytes() - self._allocated
         for _ in range(_LOOKS):
             if more > 0:
                 time.sleep(_PAUSE)
-                more = allocated() - self._allocated
+                more = allocated_bytes() - self._allocated
         return more
 
     def _alive(self) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class Lifetimes:
         torch.autograd.grad(self._early, self._leaves, retain_graph=True)
 
 
-def allocated() -> int:
+def allocated_bytes() -> int:
     """How many bytes CUDA's allocator has given out and not got back, on all devices; 0 without CUDA."""
     return sum(map(torch.cuda.memory_allocated, range(_devices())))
 

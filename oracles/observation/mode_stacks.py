@@ -19,14 +19,14 @@ _dispatch: Any = _python_dispatch
 
 
 @dataclass(slots=True)
-class ModesLeft:
+class LeakedModes:
     """The classes of the modes that a block entered for good, and "without" the class of each one gone."""
 
     names: tuple[str, ...] = ()
 
 
 @contextmanager
-def modes_left() -> Iterator[ModesLeft]:
+def recording_leaked_modes() -> Iterator[LeakedModes]:
     """Note how the block leaves the modes otherwise than it found them, and put them back.
 
     The mode of a default device does not count: that is ambient state of its own.
@@ -36,7 +36,7 @@ def modes_left() -> Iterator[ModesLeft]:
         left.names    # ("module.SomeMode",)
     """
     functions, dispatches = _function_modes(), _dispatch_modes()
-    left = ModesLeft()
+    left = LeakedModes()
     try:
         yield left
     finally:
@@ -46,7 +46,7 @@ def modes_left() -> Iterator[ModesLeft]:
         )
 
 
-def modes() -> tuple[object, ...]:
+def active_modes() -> tuple[object, ...]:
     """The modes that are on in this thread, torch function modes first; not that of a default device."""
     return (*_function_modes(), *_dispatch_modes())
 

@@ -16,14 +16,14 @@ import torch
 
 from oracles.observation.alias_probe import probe
 from oracles.observation.ambient import (
-    contained,
     digest_of_generators,
     record_ambient,
     restore_ambient,
+    restoring_ambient,
     seed_generators,
 )
 from oracles.observation.gradients import (
-    ALONE,
+    MAX_SINGLE_ROOTS,
     History,
     Roots,
     choose,
@@ -35,8 +35,8 @@ from oracles.observation.gradients import (
     record_exception,
 )
 from oracles.observation.leaks import Lifetimes
-from oracles.observation.mode_stacks import modes_left
-from oracles.observation.operation_mode import Mode, as_asked, running_under
+from oracles.observation.mode_stacks import recording_leaked_modes
+from oracles.observation.operation_mode import OperationMode, current_operation_mode, using_operation_mode
 from oracles.observation.python_state import record_python_state
 from oracles.observation.records import (
     Ambient,
@@ -50,9 +50,9 @@ from oracles.observation.records import (
 from oracles.observation.result_structure import has_memory, nodes
 from oracles.observation.steps import Step, Steps
 from oracles.observation.tensor_state import (
+    BeforeCall,
     Known,
     Register,
-    Witness,
     capture,
     leaf_and_grad_fn,
     storage_as_tensor,
@@ -71,7 +71,7 @@ def observe(
     refusal: Refusal | None = None,
     retry: Callable[..., Any] | None = None,
     terms: bool = False,
-    under: Mode | None = None,
+    under: OperationMode | None = None,
 ) -> Observation:
     """Call `function(*make().args)` once and record all that can be seen afterwards.
 
@@ -95,16 +95,16 @@ def observe(
 
         observe(torch.sin, lambda: Arguments((torch.ones(2),))).raised    # None
     """
-    with contained() as ambient, measuring(terms), running_under(under):
+    with restoring_ambient() as ambient, measuring(terms), using_operation_mode(under):
         lifetimes = Lifetimes()
-        asked = _Asked(make, seed, grad, inference, differentiate, tuple(steps), refusal, retry)
+        asked = _Request(make, seed, grad, inference, differentiate, tuple(steps), refusal, retry)
         observation = _observe(function, asked, ambient, lifetimes)
-        alive = lifetimes.left()
+        alive = lifetimes.alive()
         return replace(observation, alive=alive, grown=0 if alive else lifetimes.grown())
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """What `observe` was asked for."""
 
     make: Callable[[], Arguments]
@@ -119,13 +119,13 @@ class _Asked:
 
 
 def _observe(
-    function: Callable[..., Any], asked: _Asked, ambient: Ambient, lifetimes: Lifetimes
+    function: Callable[..., Any], asked: _Request, ambient: Ambient, lifetimes: Lifetimes
 ) -> Observation:
     seed_generators(asked.seed)
     inputs = _Inputs.of(asked.make())
     lifetimes.watch(inputs.register.items())
     seed_generators(asked.seed)
-    fresh = digest_of_generators()
+    rng_digest_before = digest_of_generators()
     seed_generators(asked.seed)  # a digest draws
     objects = inputs.arguments.objects
     python = record_python_state(objects)
@@ -134,13 +134,13 @@ def _observe(
         torch.set_grad_enabled(asked.grad)
         before = record_ambient()
         try:
-            with as_asked(), modes_left() as modes:
+            with current_operation_mode(), recording_leaked_modes() as modes:
                 result = function(*inputs.arguments.args)
         except Exception as exception:
             error = BaseException.with_traceback(exception, None)  # whose frames would keep tensors alive
         left = replace(record_ambient(), modes=modes.names)
     restore_ambient(ambient, left)
-    drawn = digest_of_generators()
+    rng_digest_after = digest_of_generators()
     called = Observation(
         raised=None if error is None else record_exception("call", error),
         refused=None if error is None or asked.refusal is None else asked.refusal(error),
@@ -148,9 +148,9 @@ def _observe(
         inputs=0,
         ambient_before=before,
         ambient=left,
-        drew=drawn != fresh,
-        generator=drawn,
-        generator_before=fresh,
+        drew=rng_digest_after != rng_digest_before,
+        generator=rng_digest_after,
+        generator_before=rng_digest_before,
         python_before=python,
         python=record_python_state(objects),
     )
@@ -167,7 +167,7 @@ class _Inputs:
     arguments: Arguments
     register: Register
     history: History
-    witnesses: dict[str, Witness]
+    witnesses: dict[str, BeforeCall]
 
     @staticmethod
     def of(arguments: Arguments) -> _Inputs:
@@ -182,7 +182,7 @@ class _Inputs:
             register.add(f"tensor[{name!r}]", tensor)
         with torch.enable_grad():
             history = History(register, targets)
-        witnesses = {path: Witness.of(tensor) for path, tensor in register.items()}
+        witnesses = {path: BeforeCall.of(tensor) for path, tensor in register.items()}
         return _Inputs(arguments, register, history, witnesses)
 
     def note_lost_storages(self) -> None:
@@ -199,7 +199,7 @@ class _Inputs:
                 self.register.add(f"old storage of {path}", storage_as_tensor(witness.storage, witness.dtype))
 
 
-def _without_result(called: Observation, inputs: _Inputs, ambient: Ambient, asked: _Asked) -> Observation:
+def _without_result(called: Observation, inputs: _Inputs, ambient: Ambient, asked: _Request) -> Observation:
     """The snapshot of a call that raised: the inputs as they are, and as they were; and the retry."""
     inputs.note_lost_storages()
     retry = asked.retry if called.refused is not None else None
@@ -225,7 +225,7 @@ def _with_result(
     result: Any,
     inputs: _Inputs,
     ambient: Ambient,
-    asked: _Asked,
+    asked: _Request,
     lifetimes: Lifetimes,
 ) -> Observation:
     """The snapshot of a call that returned."""
@@ -261,7 +261,7 @@ def _with_steps(
     inputs: _Inputs,
     results: Roots,
     known: Sequence[Known],
-    asked: _Asked,
+    asked: _Request,
 ) -> Observation:
     """The records of the steps that were asked for."""
     arguments = nodes(inputs.arguments.args, "arg")
@@ -291,7 +291,7 @@ def _with_gradients(
     results: Roots,
     known: Sequence[Known],
     ambient: Ambient,
-    asked: _Asked,
+    asked: _Request,
 ) -> Observation:
     """Backwards, a write to each result, and further backwards."""
     targets = inputs.history.targets()
@@ -325,7 +325,7 @@ def _with_gradients(
             if last[0].raised is not None:  # which of them it is that raises
                 last += [
                     differentiate_roots((later[index],), targets, (index,)).run
-                    for index in range(min(len(later), ALONE) if len(later) > 1 else 0)
+                    for index in range(min(len(later), MAX_SINGLE_ROOTS) if len(later) > 1 else 0)
                 ]
     return replace(
         seen,

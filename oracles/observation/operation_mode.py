@@ -11,7 +11,7 @@ from typing import Any, Self
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Mode:
+class OperationMode:
     """What `operation` does, in place of each operation that runs; a context manager."""
 
     def __init__(self) -> None:
@@ -39,12 +39,13 @@ class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._operation(func, args, kwargs or {})
 
 
-_asked: ContextVar[Mode | None] = ContextVar("_asked", default=None)
+_asked: ContextVar[OperationMode | None] = ContextVar("_asked", default=None)
 
 
 @contextmanager
-def running_under(mode: Mode | None) -> Iterator[None]:
-    """Ask that all which `as_asked` is put around runs under a mode, for as long as it lasts."""
+def using_operation_mode(mode: OperationMode | None) -> Iterator[None]:
+    """Ask that all which `current_operation_mode` is put around runs under a mode, for as long as it
+    lasts."""
     token = _asked.set(mode)
     try:
         yield
@@ -52,6 +53,6 @@ def running_under(mode: Mode | None) -> Iterator[None]:
         _asked.reset(token)
 
 
-def as_asked() -> AbstractContextManager[object]:
-    """Put around the call and each backward: the mode that `running_under` was given."""
+def current_operation_mode() -> AbstractContextManager[object]:
+    """Put around the call and each backward: the mode that `using_operation_mode` was given."""
     return _asked.get() or nullcontext()

@@ -86,7 +86,7 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class BeforeCall:
     """What must be noted of a tensor before the call to see afterwards what the call did to it."""
 
     version: int | None
@@ -94,10 +94,10 @@ class Witness:
     dtype: torch.dtype
 
     @staticmethod
-    def of(tensor: torch.Tensor) -> Witness:
+    def of(tensor: torch.Tensor) -> BeforeCall:
         """Note a tensor's version and hold on to its storage."""
         strided = has_memory(tensor)
-        return Witness(
+        return BeforeCall(
             version=None if tensor.is_inference() else tensor._version,
             storage=tensor.untyped_storage() if strided else None,
             dtype=tensor.dtype,
@@ -110,7 +110,7 @@ class Witness:
         # Both sides are asked now: a storage that was resized has moved, and is still the same one.
         return self.storage.data_ptr() == tensor.untyped_storage().data_ptr()
 
-    def moved_version(self, tensor: torch.Tensor) -> bool | None:
+    def bumped_version(self, tensor: torch.Tensor) -> bool | None:
         """Whether autograd has counted a write since."""
         return None if self.version is None or tensor.is_inference() else tensor._version != self.version
 
@@ -227,7 +227,7 @@ def leaf_and_grad_fn(tensor: torch.Tensor) -> tuple[bool | None, Node | None]:
 
 
 def capture(
-    register: Register, witnesses: Mapping[str, Witness], *, copying: bool = False
+    register: Register, witnesses: Mapping[str, BeforeCall], *, copying: bool = False
 ) -> tuple[tuple[TensorState, ...], tuple[Known, ...]]:
     """The state of each known tensor, and the live tensors with their readers, in the same order.
 
@@ -261,7 +261,7 @@ def _state(
     register: Register,
     storages: dict[int, int],
     hidden: dict[int, tuple[str, torch.Tensor]],
-    witness: Witness | None,
+    witness: BeforeCall | None,
 ) -> TensorState:
     shape = shape_of(tensor)
     strided = has_memory(tensor)
@@ -298,7 +298,7 @@ def _state(
         storage=storage,
         storage_bytes=storage_bytes,
         storage_kept=None if witness is None else witness.kept_storage(tensor),
-        version_moved=None if witness is None else witness.moved_version(tensor),
+        version_moved=None if witness is None else witness.bumped_version(tensor),
         grad=None if grad is None else value_of(grad),
         attributes=attributes_of(tensor),
     )

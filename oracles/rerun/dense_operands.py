@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from oracles.observation.operation_mode import Mode
+from oracles.observation.operation_mode import OperationMode
 
 
-class Densely(Mode):
+class DenseOperands(OperationMode):
     """Gives each operation, instead of its operands, dense tensors of the same elements; all else (strides,
     aliases, version counters) is as without it. Operations that draw, or that are about how tensors lie, are
     left as they are.
@@ -34,7 +34,7 @@ class Densely(Mode):
         results = func(*args, **kwargs)
         others = func(*dense_args, **dense_kwargs)
         for result, other in zip(tensors(results), tensors(others), strict=True):
-            if not repeats(result):
+            if not repeats_elements(result):
                 result.data.copy_(other)  # which moves no version counter
         return results
 
@@ -43,7 +43,7 @@ _BY_STRIDES = {torch.ops.aten.as_strided_copy.default, torch.ops.aten.as_strided
 _LEFT = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
 
 
-def repeats(tensor: torch.Tensor) -> bool:
+def repeats_elements(tensor: torch.Tensor) -> bool:
     """Whether some of its elements are shown several times, so that it cannot be written to."""
     return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from oracles.observation.operation_mode import Mode
-from oracles.rerun.dense_operands import repeats, tensors
+from oracles.observation.operation_mode import OperationMode
+from oracles.rerun.dense_operands import repeats_elements, tensors
 
 
-class Rounded(Mode):
+class RandomRounding(OperationMode):
     """Moves each element that an operation computes in double precision by its last digit, up or down as a
     generator of its own has it (`seed`); all else (strides, aliases, version counters) is as without it.
     Views, and what is drawn or made of nothing, are left as they are.
@@ -34,7 +34,7 @@ class Rounded(Mode):
         if func.is_view or not _LEFT.isdisjoint(func.tags) or not _has_tensors(args, kwargs):
             return results
         for result in tensors(results):
-            if result.dtype in _DOUBLE and not repeats(result):
+            if result.dtype in _DOUBLE and not repeats_elements(result):
                 sign = torch.randint(2, result.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
                 result.data.mul_(1 + _EPS * sign.to(result.device))  # which moves no version counter
         return results

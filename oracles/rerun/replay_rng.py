@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from oracles.observation.operation_mode import Mode
-from oracles.rerun.dense_operands import repeats, tensors
+from oracles.observation.operation_mode import OperationMode
+from oracles.rerun.dense_operands import repeats_elements, tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Draw:
     states: tuple[torch.Tensor, ...]
 
 
-class Drawing(Mode):
+class RecordDraws(OperationMode):
     """Notes what operations draw.
 
     with (noted := Drawing()):
@@ -46,7 +46,7 @@ class Drawing(Mode):
         return result
 
 
-class Drawn(Mode):
+class ReplayDraws(OperationMode):
     """Gives what was noted to the operations of another run that draw, one after the other, whatever their
     dtype. From the first one on that is another operation, or of another size, they draw for themselves.
 
@@ -65,7 +65,7 @@ class Drawn(Mode):
             drawn = list(_drawn(func, args, result))
             if draw.operator is func and [v.shape for v in drawn] == [v.shape for v in draw.values]:
                 for mine, value in zip(drawn, draw.values, strict=True):
-                    if not repeats(mine):
+                    if not repeats_elements(mine):
                         mine.data.copy_(value)  # which moves no version counter
                 _set_states(draw.states)
             else:

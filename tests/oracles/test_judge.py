@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from oracles import Arguments, Observation, Outcome, judge, observe
-from oracles.rerun.dense_operands import Densely
+from oracles.rerun.dense_operands import DenseOperands
 from tests.support.oracles.oracle_cases import CASES, grid, inner, leaf, plain, two_leaves
 
 
@@ -313,7 +313,7 @@ def test_a_gradient_that_depends_on_how_cotangents_lie_in_eager(special: bool) -
 
     def judged(target: Callable[[Tensor], Any]) -> Outcome:
         eager, seen = observe(f, arguments), observe(target, arguments)
-        control, densely = ({"terms": True}, {"under": Densely()})
+        control, densely = ({"terms": True}, {"under": DenseOperands()})
         further = [lambda asked=asked: observe(f, arguments, **asked) for asked in (control, densely)]
         return judge(eager, seen, None, *further).outcome
 

@@ -9,7 +9,7 @@ from typing import Any
 from fuzz.corpus.buckets import main
 from fuzz.targets.catalog import find
 from oracles import Backward, Finding, Observation, Outcome, Write, judge, observe
-from oracles.rerun.dense_operands import Densely
+from oracles.rerun.dense_operands import DenseOperands
 from tests.support.agreement import Make, fresh
 
 TARGETS = ("torch-aot-function", "torch-aot-eager")
@@ -110,7 +110,7 @@ def findings(program: Program, target: str) -> tuple[Finding, ...]:
             look(compiler.compile(program.function)),
             None,
             lambda: look(program.function, terms=True),
-            lambda: look(program.function, under=Densely()),
+            lambda: look(program.function, under=DenseOperands()),
         )
     finally:
         compiler.reset()

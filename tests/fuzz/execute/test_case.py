@@ -145,7 +145,7 @@ def test_no_other_case_runs_where_threads_went_wrong() -> None:
 @pytest.mark.parametrize(("calls", "outcome"), [(1, "agree"), (2, "agree"), (9, "finding")])
 def test_what_is_taken_once_is_no_leak(calls: int, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = [0]
-    monkeypatch.setattr("oracles.observation.leaks.allocated", lambda: taken[0])
+    monkeypatch.setattr("oracles.observation.leaks.allocated_bytes", lambda: taken[0])
 
     def takes(function: Callable[..., Any]) -> Callable[..., Any]:
         left = [64] * calls

@@ -22,8 +22,8 @@ from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itsel
 from fuzz.operators.row import VIEWS_INSIDE, Meta
 from fuzz.program.decode import Autocast, Program, ProgramError, Root, View, begin, trace
 from fuzz.program.printer import Loaded, load
-from oracles.observation.ambient import contained
-from oracles.observation.mode_stacks import modes_left
+from oracles.observation.ambient import restoring_ambient
+from oracles.observation.mode_stacks import recording_leaked_modes
 from tests.support.fuzz.in_eager import raise_warnings
 from tests.support.fuzz.rows import COMMON, singles
 
@@ -34,7 +34,7 @@ DIFFERENTIABLE = [name for name, row in OPERATORS.items() if row.differentiable]
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """A row may enter a mode and not leave it, or ask for deterministic algorithms."""
-    with contained(), modes_left():
+    with restoring_ambient(), recording_leaked_modes():
         yield
 
 

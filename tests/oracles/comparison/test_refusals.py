@@ -17,7 +17,7 @@ from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from oracles import Arguments, Outcome, compare, judge, observe
-from oracles.observation.mode_stacks import modes, modes_left
+from oracles.observation.mode_stacks import active_modes, recording_leaked_modes
 from oracles.observation.python_state import record_python_state
 from tests.support.oracles import oracle_cases as cases
 
@@ -288,16 +288,16 @@ def test_a_retry_that_raises_is_compared_with_what_there_was_before_it() -> None
 
 def test_modes_that_are_left_or_taken_away_are_told_and_put_back() -> None:
     with FunctionMode() as function_mode, DispatchMode() as dispatch_mode:
-        before = modes()
-        with modes_left() as left:
+        before = active_modes()
+        with recording_leaked_modes() as left:
             _python_dispatch._pop_mode()
             DispatchMode().__enter__()
             FunctionMode().__enter__()
-        assert modes() == before == (function_mode, dispatch_mode)
+        assert active_modes() == before == (function_mode, dispatch_mode)
     names = [name.rpartition(".")[2] for name in left.names]
     assert names == ["FunctionMode", "DispatchMode", "DispatchMode"]
     assert [name.startswith("without ") for name in left.names] == [False, False, True]
-    assert modes() == ()
+    assert active_modes() == ()
 
 
 def test_a_long_chain_of_objects_is_walked_to_a_depth() -> None:

@@ -229,7 +229,7 @@ def test_a_result_that_lives_on_is_found() -> None:
 def test_memory_that_nothing_seen_lies_in_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """As CUDA's allocator counts: here the function says how much it takes."""
     taken = [0]
-    monkeypatch.setattr("oracles.observation.leaks.allocated", lambda: taken[0])
+    monkeypatch.setattr("oracles.observation.leaks.allocated_bytes", lambda: taken[0])
 
     def takes(w: Tensor) -> Tensor:
         taken[0] += 512

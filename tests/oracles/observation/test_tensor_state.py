@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from oracles.observation.records import TensorState
-from oracles.observation.tensor_state import Register, Witness, capture, reader, value_of
+from oracles.observation.tensor_state import BeforeCall, Register, capture, reader, value_of
 from tests.support.oracles.oracle_cases import grid
 
 
@@ -101,14 +101,14 @@ def test_a_forbidden_view_is_recorded_without_an_exception() -> None:
 def test_witness_tells_writes_resizes_and_new_storages_apart() -> None:
     written, resized, assigned, set_to, silent = (grid(4) for _ in range(5))
     tensors = [written, resized, assigned, set_to, silent]
-    witnesses = [Witness.of(tensor) for tensor in tensors]
+    witnesses = [BeforeCall.of(tensor) for tensor in tensors]
     written.add_(1)
     resized.resize_(400)
     assigned.data = grid(4)
     set_to.set_(grid(4))
     silent.data.add_(1)
     seen = [
-        (witness.kept_storage(tensor), witness.moved_version(tensor))
+        (witness.kept_storage(tensor), witness.bumped_version(tensor))
         for witness, tensor in zip(witnesses, tensors, strict=True)
     ]
     assert seen == [(True, True), (True, True), (False, False), (False, True), (True, False)]

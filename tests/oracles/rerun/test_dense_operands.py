@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oracles import Arguments, Observation, Outcome, judge, observe
-from oracles.rerun.dense_operands import Densely
+from oracles.rerun.dense_operands import DenseOperands
 
 pytestmark = pytest.mark.clause("strides")
 
@@ -42,7 +42,7 @@ def with_gaps() -> Tensor:
 
 def test_operands_are_dense_and_all_else_is_as_without(loops: None) -> None:
     x = torch.arange(1.0, 7).reshape(2, 3).t()
-    with Densely():
+    with DenseOperands():
         y = torch.ops.aot_layouts.loops(x)
         torch.ops.aot_layouts.loops_(x)
         x.add_(0)  # (Operations of this library have no kernels for version counters.)
@@ -62,7 +62,7 @@ def test_draws_metadata_and_repeated_elements_are_left_as_they_are() -> None:
 
     expected = draw()
     x = torch.arange(6.0).reshape(2, 3)
-    with Densely():
+    with DenseOperands():
         assert draw().tolist() == expected.tolist()
         x.t_().as_strided_((2,), (2,), 1)
         lying = torch.arange(6.0).reshape(2, 3).t()
@@ -83,7 +83,7 @@ def eager(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def densely() -> Observation:
-    return observe(eager, arguments, under=Densely())
+    return observe(eager, arguments, under=DenseOperands())
 
 
 def verdict(target: Callable[..., object], further: Callable[[], Observation] | None) -> Outcome:

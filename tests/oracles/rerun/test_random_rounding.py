@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from oracles import Arguments, Observation, Outcome, judge, observe
-from oracles.rerun.random_rounding import Rounded
+from oracles.rerun.random_rounding import RandomRounding
 
 pytestmark = pytest.mark.clause("values")
 
@@ -21,7 +21,7 @@ EPS = torch.finfo(DOUBLE).eps
 @pytest.mark.parametrize("dtype", [DOUBLE, torch.complex128])
 def test_computed_elements_move_by_their_last_digit(dtype: torch.dtype) -> None:
     x = torch.arange(1, 101).to(dtype)
-    with Rounded(0):
+    with RandomRounding(0):
         y = x * 3
     moved = (y / (x * 3)).real - 1
     assert moved.abs().max() <= 2 * EPS
@@ -30,7 +30,7 @@ def test_computed_elements_move_by_their_last_digit(dtype: torch.dtype) -> None:
 
 def test_seeds_round_otherwise_and_each_as_before() -> None:
     def rounded(seed: int) -> list[float]:
-        with Rounded(seed):
+        with RandomRounding(seed):
             return (torch.ones(20, dtype=DOUBLE) * 3).tolist()
 
     assert rounded(0) == rounded(0)
@@ -42,7 +42,7 @@ def test_all_else_is_as_without() -> None:
     plain = torch.rand(3, dtype=DOUBLE)
     torch.manual_seed(0)
     single = torch.ones(3)
-    with Rounded(0):
+    with RandomRounding(0):
         drawn = torch.rand(3, dtype=DOUBLE)
         made = torch.ones(3, dtype=DOUBLE)
         view = made[1:]
@@ -75,7 +75,7 @@ def verdict(target: Callable[[Tensor], object], rounded: Callable[[int], Observa
 
 
 def rounded(seed: int) -> Observation:
-    return observe(eager, arguments, under=Rounded(seed))
+    return observe(eager, arguments, under=RandomRounding(seed))
 
 
 def test_lost_digits_may_be_others() -> None:
@@ -123,7 +123,7 @@ def test_what_rounding_stands_before_is_told() -> None:
         again,
         lambda: again(terms=True),
         None,
-        lambda seed: again(under=Rounded(seed)),
+        lambda seed: again(under=RandomRounding(seed)),
     )
     assert found.outcome is Outcome.FINDING
     assert {finding.clause for finding in found.findings} == {"autograd-metadata"}

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from oracles import Arguments, Observation, Outcome, judge, observe
-from oracles.rerun.replay_rng import Drawing, Drawn
+from oracles.rerun.replay_rng import RecordDraws, ReplayDraws
 
 pytestmark = pytest.mark.clause("randomness")
 
@@ -31,11 +31,11 @@ DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
 def test_double_precision_draws_what_was_drawn(draw: Callable[[Tensor], Tensor]) -> None:
     x = torch.arange(16.0)
     torch.manual_seed(0)
-    with Drawing() as noted:
+    with RecordDraws() as noted:
         single = draw(x)
     after = torch.get_rng_state()
     torch.manual_seed(1)
-    with Drawn(noted.draws):
+    with ReplayDraws(noted.draws):
         double = draw(x.double())
     assert torch.equal(torch.get_rng_state(), after)
     torch.testing.assert_close(double.to(single.dtype), single)
@@ -43,11 +43,11 @@ def test_double_precision_draws_what_was_drawn(draw: Callable[[Tensor], Tensor])
 
 
 def test_a_run_that_goes_another_way_draws_for_itself() -> None:
-    with Drawing() as noted:
+    with RecordDraws() as noted:
         torch.rand(4)
         torch.rand(4)
     torch.manual_seed(1)
-    with Drawn(noted.draws):
+    with ReplayDraws(noted.draws):
         ours = [torch.rand(5), torch.rand(4)]
     torch.manual_seed(1)
     assert all(map(torch.equal, ours, [torch.rand(5), torch.rand(4)]))
@@ -63,18 +63,18 @@ def test_a_reference_that_is_given_the_draws_tells_rounding() -> None:
         return x + 0 * torch.rand_like(x)
 
     def look(
-        function: Callable[[Tensor], Tensor], dtype: torch.dtype, *under: Drawing | Drawn
+        function: Callable[[Tensor], Tensor], dtype: torch.dtype, *under: RecordDraws | ReplayDraws
     ) -> Observation:
         def arguments() -> Arguments:
             return Arguments((torch.tensor([0.3, 0.7], dtype=dtype),))
 
         return observe(function, arguments, under=under[0] if under else None)
 
-    def outcome(*under: Drawn) -> Outcome:
+    def outcome(*under: ReplayDraws) -> Outcome:
         seen = look(eager, torch.float32), look(target, torch.float32)
         return judge(*seen, lambda: look(eager, torch.float64, *under)).outcome
 
-    noted = Drawing()
+    noted = RecordDraws()
     look(eager, torch.float32, noted)
     assert outcome() is Outcome.FINDING
-    assert outcome(Drawn(noted.draws)) is Outcome.AGREE
+    assert outcome(ReplayDraws(noted.draws)) is Outcome.AGREE

@@ -13,8 +13,8 @@ from fuzz.ir.control_flow import executed
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import Program, View, advance, begin
 from fuzz.program.printer import load
-from oracles.observation.ambient import contained
-from oracles.observation.mode_stacks import modes_left
+from oracles.observation.ambient import restoring_ambient
+from oracles.observation.mode_stacks import recording_leaked_modes
 
 
 def shows_bytes(program: Program) -> bool:
@@ -61,8 +61,8 @@ def execute(program: Program) -> tuple[list[Any], list[Any]] | Exception:
             around = torch.autocast("cpu", getattr(torch, scenario.autocast))
         swapped = loaded.mode if scenario.swapped else None
         with (
-            contained(),
-            modes_left(),
+            restoring_ambient(),
+            recording_leaked_modes(),
             contextlib.nullcontext() if swapped is None else swapped(),
             torch.inference_mode(scenario.inference),
             torch.set_grad_enabled(scenario.grad),
