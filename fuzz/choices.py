@@ -1,9 +1,9 @@
 """Where the generator's choices come from: a seeded PRNG for campaigns, Hypothesis for tests.
 
-The generator is written once, against `Choices`. A campaign hands it `Random`, which is fast and gives the
-same program for the same (seed, index) on every machine; a Hypothesis strategy hands it `Drawn`, so that a
-failing example shrinks. Smaller integers and earlier items are the simpler ones: Hypothesis shrinks towards
-them, so a caller lists the plain alternative first.
+The generator is written once, against `Choices`. A campaign hands it `SeededChoices`, which is fast and gives
+the same program for the same (seed, index) on every machine; a Hypothesis strategy hands it
+`HypothesisChoices`, so that a failing example shrinks. Smaller integers and earlier items are the simpler
+ones: Hypothesis shrinks towards them, so a caller lists the plain alternative first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Choices(Protocol):
         """True with about this probability; False is the simpler answer."""
 
 
-class Random:
+class SeededChoices:
     """Choices of a campaign: equal (seed, index) give equal choices on every Python and every machine.
 
     The state comes from `random.Random(str)`, which hashes the text with SHA-512, and every answer is made
@@ -55,7 +55,10 @@ class Random:
         return self._random() < probability
 
 
-class Drawn:
+Random = SeededChoices  # the name that programs outside of this project know
+
+
+class HypothesisChoices:
     """Choices of a Hypothesis test: every answer is one draw, so Hypothesis replays and shrinks them.
 
     `draw` is what `hypothesis.strategies.composite` hands to its function (or `data.draw`).

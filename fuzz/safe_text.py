@@ -15,7 +15,7 @@ from pathlib import Path
 _PERHAPS = re.compile(r"[^\n\t -~]")
 
 
-def shown(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     r"""Text in which each character is printable, a line feed or a tab.
 
     >>> print(shown("\x1b[2J and \ud800, but not é"))
@@ -35,10 +35,10 @@ def one_line(text: str) -> str:
     >>> print(one_line("a\nb"))
     a\nb
     """
-    return shown(text).replace("\n", r"\n").replace("\t", r"\t")
+    return escape_unprintable(text).replace("\n", r"\n").replace("\t", r"\t")
 
 
-def shell(*words: str | Path) -> str:
+def shell_command(*words: str | Path) -> str:
     """A command line that a reader may copy: each word is one word of the shell, whatever is in it.
 
     >>> shell("aotfuzz", "resume", Path("a b"))

@@ -20,7 +20,7 @@ from bench.compiler import call_overhead, models
 from bench.compiler.generated_code import GRAPHS, METADATA, OUTCOME, CodeRecorder
 from bench.compiler.opinfo.cases import MODULES, OPERATORS, cases, variants
 from bench.compiler.opinfo.sweep import run_case
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.execute.case import execute
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES
@@ -106,7 +106,7 @@ def prepare() -> None:
     find("aot-compile").warm()
     for name in FRONT_ENDS:
         with CodeRecorder() as recorder:
-            run_program(name, generate(Random(0, 0), PROFILES["uniform"]), recorder)
+            run_program(name, generate(SeededChoices(0, 0), PROFILES["uniform"]), recorder)
         recorder.texts()
 
 
@@ -135,7 +135,7 @@ def others() -> Iterator[Case]:
 
 
 def _run_generated(seed: int, index: int, profile: str, front_end: str, recorder: CodeRecorder) -> None:
-    program = _repeated(generate(Random(seed, index), PROFILES[profile]))
+    program = _repeated(generate(SeededChoices(seed, index), PROFILES[profile]))
     if front_end == EXPORT:
         loaded = load(program)
         args, _, _ = loaded.make()

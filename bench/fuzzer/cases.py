@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.execute.garbage import sweep
@@ -115,7 +115,7 @@ class Judged:
 def program(seed: int, index: int, method: str = OURS) -> Program:
     """Case `index` of a stream."""
     profiles = METHODS[method].profiles
-    return generate(Random(seed, index), profiles[index % len(profiles)])
+    return generate(SeededChoices(seed, index), profiles[index % len(profiles)])
 
 
 def judged(given: Program, target: Target, method: str = OURS) -> Judged:

@@ -23,7 +23,7 @@ import fuzz.execute.case
 import fuzz.generate
 import oracles
 from bench.report import Table
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.execute.garbage import sweep
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES, Profile
@@ -185,9 +185,11 @@ def _generated(count: int, seed: int) -> Table:
     rows = []
     for name, profile in PROFILES.items():
         for index in range(count // 10):  # what is needed once
-            generate(Random(seed + 1, index), profile)
+            generate(SeededChoices(seed + 1, index), profile)
         start = time.process_time()
-        statements = sum(len(generate(Random(seed, index), profile).statements) for index in range(count))
+        statements = sum(
+            len(generate(SeededChoices(seed, index), profile).statements) for index in range(count)
+        )
         rate = count / (time.process_time() - start)
         rows.append((name, rate, PROGRAMS, "yes" if rate >= PROGRAMS else "no", statements / count))
     heads = ("profile", "programs", "at least", "met", "statements of each")
@@ -204,7 +206,7 @@ def _case(clock: Clock, target: Target, profile: Profile, seed: int, index: int)
     """One case; its outcome."""
     with _watched(clock), clock.part(ELSE):
         with clock.part(GENERATE):
-            program = generate(Random(seed, index), profile)
+            program = generate(SeededChoices(seed, index), profile)
         outcome = fuzz.execute.case.execute(program, _timed(clock, target)).outcome
         sweep()
         return outcome

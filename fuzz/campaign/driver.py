@@ -39,7 +39,7 @@ from fuzz.campaign.workers.protocol import Answer, Death, Doing, Event, Failure,
 from fuzz.errors import StoreError, WorkersLost
 from fuzz.execute.case import likewise
 from fuzz.features.traits import traits
-from fuzz.safe_text import shell
+from fuzz.safe_text import shell_command
 from fuzz.targets.catalog import find
 
 LARGEST_LEASE = 256
@@ -156,7 +156,11 @@ class Campaign:
                 self._troubles[str(error)] += 1
                 writable = False
             except WorkersLost as error:
-                go_on = shell("aotfuzz", "resume", self._store.folder) if self._store.folder else "a new one"
+                go_on = (
+                    shell_command("aotfuzz", "resume", self._store.folder)
+                    if self._store.folder
+                    else "a new one"
+                )
                 lost = f"{error}; what was stored is intact, and `{go_on}` goes on from there"
             finally:
                 with contextlib.suppress(StoreError):

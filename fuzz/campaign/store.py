@@ -45,7 +45,7 @@ from fuzz.campaign.records import (
 )
 from fuzz.errors import StoreError
 from fuzz.program.decode import ProgramError
-from fuzz.safe_text import shell
+from fuzz.safe_text import shell_command
 
 VERSION = 3
 FILE = "campaign.sqlite"
@@ -112,7 +112,7 @@ class Store:
             if file.exists():
                 raise StoreError(
                     f"{folder} already holds a campaign; choose another folder with --out, "
-                    f"or go on with: {shell('aotfuzz', 'resume', folder)}"
+                    f"or go on with: {shell_command('aotfuzz', 'resume', folder)}"
                 )
             lock = _locked(folder)
             store = cls(folder, _connect(file), lock)
@@ -364,7 +364,7 @@ class Store:
         self._writing = False
         return StoreError(
             f"{self.folder} cannot be written any more: {error}; what was stored before is intact, and "
-            f"`{shell('aotfuzz', 'resume', str(self.folder))}` goes on when there is room"
+            f"`{shell_command('aotfuzz', 'resume', str(self.folder))}` goes on when there is room"
         )
 
 

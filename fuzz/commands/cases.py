@@ -13,7 +13,7 @@ from fuzz.corpus import case_file
 from fuzz.corpus.case_file import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
 from fuzz.report import json_output, tables
-from fuzz.safe_text import shell
+from fuzz.safe_text import shell_command
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.catalog import find, usable
 from fuzz.targets.plugins import attribute, registered
@@ -66,7 +66,9 @@ def _of_targets_that_are_not_given(cases: Iterable[tuple[Path, Case]]) -> dict[s
 
 def _with_targets(paths: Sequence[Path], names: Iterable[str]) -> str:
     """The command that replays files on these targets."""
-    return shell("aotfuzz", "replay", *paths, *(word for name in names for word in ("--target", name)))
+    return shell_command(
+        "aotfuzz", "replay", *paths, *(word for name in names for word in ("--target", name))
+    )
 
 
 def read_all(paths: Iterable[Path]) -> tuple[list[tuple[Path, Case]], Sequence[CorpusError]]:

@@ -21,7 +21,7 @@ from fuzz.corpus import case_file
 from fuzz.corpus.case_file import AGREES, DIFFERS, Case
 from fuzz.corpus.collection import Collection, is_canonical
 from fuzz.errors import ConfigurationError, DeviceError
-from fuzz.safe_text import one_line, shell
+from fuzz.safe_text import one_line, shell_command
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.catalog import usable
 
@@ -43,7 +43,7 @@ def add(options: argparse.Namespace) -> int:
             continue
         names = list(dict.fromkeys([*(name for name in case.expected if name in SHIPPED), *also]))
         if not names:
-            given = shell("--target", next(iter(case.expected)))
+            given = shell_command("--target", next(iter(case.expected)))
             say(
                 f"aotfuzz: {file}: not added: it is run first, and its target does not ship; add {given}",
                 sys.stderr,

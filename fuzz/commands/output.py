@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, TextIO
 
-from fuzz.safe_text import json_text, shown
+from fuzz.safe_text import escape_unprintable, json_text
 
 NOTHING_NEW = 0
 FINDINGS = 1
@@ -26,7 +26,11 @@ def say(text: str, stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"
     try:
-        print(shown(text).encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+        print(
+            escape_unprintable(text).encode(encoding, "backslashreplace").decode(encoding),
+            file=stream,
+            flush=True,
+        )
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

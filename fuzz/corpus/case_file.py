@@ -285,7 +285,7 @@ def _versions(data: object, expected: Mapping[str, str]) -> dict[str, str]:
         if name not in expected:
             raise ProgramError(VERSIONS, f"nothing is expected of {json_readers.brief(name)}", "remove it")
         place = f"{VERSIONS}.{name}"
-        if (wrong := torch_versions.mistake(_text(text, place))) is not None:
+        if (wrong := torch_versions.range_error(_text(text, place))) is not None:
             raise ProgramError(place, f"not a range of versions: {wrong}", 'write one such as ">=2.12"')
     return dict(data)
 

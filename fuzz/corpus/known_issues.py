@@ -166,7 +166,7 @@ def _issue(file: Path, place: str, data: object) -> Issue:
         raise CorpusError(file, f"{place}.expected", f"is neither {DIFFERS} nor {AGREES}")
     if "/" in values.get("case", ""):
         raise CorpusError(file, f"{place}.case", "is not the name of a file beside this one")
-    if (wrong := torch_versions.mistake(values.get("torch", ""))) is not None:
+    if (wrong := torch_versions.range_error(values.get("torch", ""))) is not None:
         raise CorpusError(file, f"{place}.torch", f"not a range of versions: {wrong}")
     return Issue(**values)
 

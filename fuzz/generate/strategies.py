@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from fuzz.choices import Drawn
+from fuzz.choices import HypothesisChoices
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.program.decode import Program
@@ -50,6 +50,6 @@ def programs(profile: str | Profile = "mixed") -> st.SearchStrategy[Program]:
 
     @st.composite
     def drawn(draw: st.DrawFn) -> Program:
-        return generate(Drawn(draw), profile)
+        return generate(HypothesisChoices(draw), profile)
 
     return drawn()

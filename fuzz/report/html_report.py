@@ -26,7 +26,7 @@ from fuzz.features.traits import OPERATOR, TRAITS
 from fuzz.operators import OPERATORS
 from fuzz.program.printer import render
 from fuzz.report import charts
-from fuzz.safe_text import shell, shown
+from fuzz.safe_text import escape_unprintable, shell_command
 
 if TYPE_CHECKING:
     from fuzz.campaign.summary import Summary
@@ -87,7 +87,7 @@ def page(summary: Summary) -> str:
             for name, tally in summary.tallies.items()
         },
     )
-    return shown(text)
+    return escape_unprintable(text)
 
 
 def command(summary: Summary) -> str:
@@ -101,7 +101,7 @@ def command(summary: Summary) -> str:
         words += ["--device", configuration.device]
     cases = configuration.cases or max((tally.cases for tally in summary.tallies.values()), default=0)
     words += ["--cases", str(max(cases, 1)), "--case-timeout", f"{configuration.limit:g}"]
-    return shell(*words)
+    return shell_command(*words)
 
 
 def _entries(summary: Summary) -> list[_Entry]:

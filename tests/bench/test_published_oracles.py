@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bench.fuzzer.published_oracles import PUBLISHED, Ran, notices
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.generate import generate
 from fuzz.ir.nodes import Lit, Program, Ref, Root, Statement, Storage
 from fuzz.targets.catalog import find
@@ -72,5 +72,5 @@ def test_a_missing_gradient_ends_the_comparison_of_one_and_is_zero_for_the_other
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_none_notices_anything_of_eager(name: str) -> None:
-    programs = [generate(Random(3, i), "mixed") for i in range(100)]
+    programs = [generate(SeededChoices(3, i), "mixed") for i in range(100)]
     assert not [i for i, one in enumerate(programs) if notices(PUBLISHED[name], one, find("eager"))]

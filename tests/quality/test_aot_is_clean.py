@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.execute.call import LACKS
 from fuzz.execute.case import execute
 from fuzz.generate import generate
@@ -34,7 +34,7 @@ def test_no_program_is_compiled_wrong(name: str, first: int) -> None:
     target.prepare()
     refusals = []
     for index in range(first, first + PART):
-        program = generate(Random(26, index))
+        program = generate(SeededChoices(26, index))
         result = execute(program, target)
         assert result.outcome != "finding", f"case {index}: {result.reason}\n\n{render(program)}"
         if result.outcome == "refused" and not result.reason.startswith(LACKS):

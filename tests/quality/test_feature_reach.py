@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.features.program_features import FEATURES, features
 from fuzz.generate import generate
 from fuzz.program.decode import Program, ProgramError, Ref, Root, Statement, Storage, check
@@ -227,7 +227,7 @@ def found(run_folder: Path) -> Found:
         with file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not file.exists():
-                programs = (generate(Random(1, index), profile) for index in range(CASES))
+                programs = (generate(SeededChoices(1, index), profile) for index in range(CASES))
                 file.write_text(json.dumps([sorted(features(program)) for program in programs]))
         return tuple(map(frozenset, json.loads(file.read_text())))
 
@@ -268,7 +268,7 @@ def test_for_each_feature_there_is_a_program_that_cannot_do_without_it(found: Fo
     for name in FEATURES:
         profile, index = first[name]
         smallest = reduce(
-            generate(Random(1, index), profile), lambda program, name=name: name in features(program)
+            generate(SeededChoices(1, index), profile), lambda program, name=name: name in features(program)
         ).program
         sizes.append(len(smallest.statements))
         assert name in features(smallest)
@@ -307,7 +307,7 @@ def test_nothing_is_named_that_the_table_does_not_explain(profile: str, reached:
 
 def test_features_are_a_function_of_the_program() -> None:
     for index in range(50):
-        program = generate(Random(2, index))
+        program = generate(SeededChoices(2, index))
         assert features(program) == features(program)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from fuzz.campaign import repro_trial
 from fuzz.campaign.workers.worker import Last
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.errors import TargetError
 from fuzz.execute.call import Result
 from fuzz.execute.case import execute
@@ -37,7 +37,7 @@ HANDLER = "fuzz.campaign.workers.handlers:handle"
 
 def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program:
     """Case `index` of a campaign: the same on every machine and whatever ran before it."""
-    made = generate(Random(seed, index), PROFILES[profile])
+    made = generate(SeededChoices(seed, index), PROFILES[profile])
     if device == "cpu":
         return made
     return on_device(made, device)

@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 
 import aot
 from aot.cache.__main__ import main
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.execute.case import execute
 from fuzz.generate import generate
 from fuzz.targets.target import Target
@@ -116,7 +116,7 @@ def test_generated_programs(seed: int, profile: str, folder: Path) -> None:
     target = Target("kept", "what is read from the cache", compile, refusal=refusal)
     outcomes: collections.Counter[str] = collections.Counter()
     for case in range(8):
-        program = generate(Random(f"cache {seed} {case} {profile}"), profile)
+        program = generate(SeededChoices(f"cache {seed} {case} {profile}"), profile)
         result = execute(program, target)
         outcomes[result.outcome] += 1
         assert result.outcome != "finding", (result.reason, program)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fuzz.abstract import eager_rules
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.generate import generate
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import (
@@ -172,7 +172,7 @@ def test_no_program_shows_uninitialized_memory(profile: str, indices: range) -> 
     """torch can fill new memory with NaN and with large integers: nobody must see them."""
     grown = 0
     for index in indices:
-        case = generate(Random(11, index), profile)
+        case = generate(SeededChoices(11, index), profile)
         grown += any(statement.operator.startswith("resize_") for statement in case.statements)
         assert not trace(case).undefined
         plain, filled = visible(case), visible_when_filled(case)

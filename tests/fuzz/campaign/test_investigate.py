@@ -14,7 +14,7 @@ import pytest
 from fuzz.campaign.investigate import REPLAYS, Runner, investigate
 from fuzz.campaign.records import Seen, Suspect
 from fuzz.campaign.workers.protocol import Answer, Death, Event, Job
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.corpus import buckets
 from fuzz.generate import generate
 from fuzz.program.decode import Program, from_json
@@ -109,7 +109,7 @@ class Pool:
 
 
 def test_what_is_begun_ahead_is_run_once_and_changes_nothing() -> None:
-    made = (generate(Random(4, index), "aliasing") for index in range(1000))
+    made = (generate(SeededChoices(4, index), "aliasing") for index in range(1000))
     program = next(p for p in made if len(p.statements) > 6 and _writes(p))
     seen = replace(DIFFERS, signature=buckets.signature((FINDING,)))
     suspect = Suspect("aot", 3, program, seen)

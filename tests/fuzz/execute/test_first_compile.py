@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.execute.case import execute
 from fuzz.execute.first_compile import execute_first, in_two_threads
 from fuzz.generate import generate
@@ -48,7 +48,7 @@ def test_a_process_that_dies_is_a_finding() -> None:
 def test_the_first_compile_of_a_process(target: str, index: int) -> None:
     if (reason := find(target).available()) is not None:
         pytest.skip(reason)
-    program = generate(Random(11, index), "single")
+    program = generate(SeededChoices(11, index), "single")
     if index % 2 and program.module is None:
         program = in_two_threads(program)
     result = execute_first(program, target)

@@ -15,7 +15,7 @@ import torch
 from fuzz.abstract import eager_rules
 from fuzz.abstract.interpret import defined
 from fuzz.abstract.state import Tensor
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.features.program_features import features
 from fuzz.generate import MAX_ELEMENTS, MAX_RANK, MAX_RETURNS, generate
 from fuzz.generate.profiles import PROFILES
@@ -50,7 +50,7 @@ from tests.support.fuzz.in_eager import execute, expected_to_raise, fails_for_it
 
 @functools.cache
 def programs(profile: str, count: int) -> list[Program]:
-    return [generate(Random(1, index), profile) for index in range(count)]
+    return [generate(SeededChoices(1, index), profile) for index in range(count)]
 
 
 def backward_raises(outputs: list[torch.Tensor]) -> bool:
@@ -70,7 +70,7 @@ def test_what_else_shows_the_memory_that_was_written_to_comes_next() -> None:
         profile = dataclasses.replace(PROFILES["aliasing"], aliases=aliases)
         writes = others = 0
         for index in range(200):
-            program = generate(Random(0, index), profile)
+            program = generate(SeededChoices(0, index), profile)
             state = begin(program)
             written = None
             for i, statement in executed(program):
@@ -91,7 +91,7 @@ def test_what_else_shows_the_memory_that_was_written_to_comes_next() -> None:
 def test_windows_of_a_matrix() -> None:
     """The arguments are windows, and often one is written to."""
     profile = dataclasses.replace(PROFILES["aliasing"], windows=1.0)
-    found = [features(generate(Random(0, index), profile)) for index in range(200)]
+    found = [features(generate(SeededChoices(0, index), profile)) for index in range(200)]
     assert sum("alias: windows" in one for one in found) > 80
     assert sum({"alias: windows", "data: member of a group"} <= one for one in found) > 40
 
@@ -102,7 +102,7 @@ def test_arguments_that_share_a_storage_lie_in_every_way() -> None:
     profile = dataclasses.replace(PROFILES["aliasing"], windows=0.5, flat=0.5)
     found: Counter[str] = Counter()
     for index in range(300):
-        program = generate(Random(0, index), profile)
+        program = generate(SeededChoices(0, index), profile)
         for view in (a for a in program.arguments if isinstance(a, View)):
             storage = program.storages[view.storage]
             others = [a for a in program.arguments if isinstance(a, View) and a.storage == view.storage]
@@ -126,7 +126,7 @@ def test_what_went_into_several_results_is_used_once_more() -> None:
     """Only so do two results depend on two values each, of which a backward may come by one."""
     found = 0
     for index in range(3000):
-        program = generate(Random(0, index), "mixed")
+        program = generate(SeededChoices(0, index), "mixed")
         for one in program.statements:
             made = {n for n in one.operands if n[0] == "v"}
             if one.operator.startswith("foreach_") and len(made) == 2:
@@ -138,7 +138,7 @@ def test_reckless_programs_raise_for_the_numbers_that_they_have() -> None:
     profile = dataclasses.replace(PROFILES["uniform"], reckless=1.0)
     raising = [
         program
-        for program in (generate(Random(0, index), profile) for index in range(100))
+        for program in (generate(SeededChoices(0, index), profile) for index in range(100))
         if program.statements and OPERATORS[program.statements[-1].operator].raises
     ]
     assert len(raising) > 5
@@ -150,7 +150,7 @@ def test_later_calls_differ_in_one_thing() -> None:
     storage it shows, or the type of a number."""
     found: Counter[str] = Counter()
     for index in range(1500):
-        program = generate(Random(0, index), "calls")
+        program = generate(SeededChoices(0, index), "calls")
         first = Call(program.storages, program.arguments, program.scenario)
         for one, other in itertools.combinations((first, *program.later), 2):
             if (one.storages, one.scenario) != (other.storages, other.scenario):
@@ -181,7 +181,7 @@ def test_later_calls_may_be_refused() -> None:
     """Eager refuses some, of a function that it takes in another call, and few."""
     refused = total = 0
     for index in range(800):
-        program = generate(Random(0, index), "calls")
+        program = generate(SeededChoices(0, index), "calls")
         for call in calls(program)[1:] if not program.blocks else ():
             total += 1
             refused += isinstance(execute(call), Exception)
@@ -196,7 +196,7 @@ def test_operands_that_overlap_in_part() -> None:
     )
     refused = 0
     for index in range(600):
-        program = generate(Random(0, index), profile)
+        program = generate(SeededChoices(0, index), profile)
         state = begin(program)
         for i, statement in executed(program):
             row = OPERATORS[statement.operator]
@@ -214,7 +214,7 @@ def test_what_is_expanded_is_filled() -> None:
     def filled(chance: float) -> list[Program]:
         kinds = ((Kind.VIEW, 4), (Kind.IN_PLACE, 1))
         profile = dataclasses.replace(PROFILES["aliasing"], kinds=kinds, filled=chance, reckless=0.0)
-        found = (generate(Random(0, index), profile) for index in range(600))
+        found = (generate(SeededChoices(0, index), profile) for index in range(600))
         return [one for one in found if "data: filled through expand" in features(one)]
 
     often = filled(1.0)
@@ -310,13 +310,13 @@ def test_programs_are_small() -> None:
 def test_equal_seeds_give_equal_programs() -> None:
     for profile in PROFILES:
         for index in range(20):
-            assert generate(Random(3, index), profile) == generate(Random(3, index), profile)
-    assert generate(Random(3, 1)) != generate(Random(3, 2))
-    assert generate(Random(3, 1)) != generate(Random(4, 1))
+            assert generate(SeededChoices(3, index), profile) == generate(SeededChoices(3, index), profile)
+    assert generate(SeededChoices(3, 1)) != generate(SeededChoices(3, 2))
+    assert generate(SeededChoices(3, 1)) != generate(SeededChoices(4, 1))
 
 
 def test_the_choices_of_a_seed_are_the_same_on_every_python() -> None:
-    choices = Random(5, 6)
+    choices = SeededChoices(5, 6)
     drawn = [choices.integer(0, 999) for _ in range(4)] + [choices.pick("abcdef"), choices.chance(0.5)]
     digest = hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:12]
     assert (drawn, digest) == EXPECTED_CHOICES
@@ -330,7 +330,9 @@ def test_the_programs_of_a_seed_are_the_same_on_every_python_torch_and_machine()
     digest = hashlib.sha256()
     for profile in PROFILES:
         for index in range(50):
-            digest.update(json.dumps(to_json(generate(Random(7, index), profile)), sort_keys=True).encode())
+            digest.update(
+                json.dumps(to_json(generate(SeededChoices(7, index), profile)), sort_keys=True).encode()
+            )
     assert digest.hexdigest()[:16] == EXPECTED_PROGRAMS
 
 
@@ -341,7 +343,9 @@ def test_every_operator_is_reached() -> None:
     missing, index = set(OPERATORS), 0
     while missing and index < 10000:
         for profile in ("uniform", "operators", "python"):
-            missing -= {statement.operator for statement in generate(Random(1, index), profile).statements}
+            missing -= {
+                statement.operator for statement in generate(SeededChoices(1, index), profile).statements
+            }
         index += 1
     assert missing == set()
 
@@ -415,33 +419,33 @@ def test_every_rank_dtype_and_container_is_reached() -> None:
 
 def test_unknown_profile() -> None:
     with pytest.raises(KeyError):
-        generate(Random(0, 0), "no such profile")
+        generate(SeededChoices(0, 0), "no such profile")
 
 
 def test_generating_runs_nothing() -> None:
     before = torch.get_rng_state()
     for index in range(50):
-        to_json(generate(Random(9, index)))
+        to_json(generate(SeededChoices(9, index)))
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_what_follows_a_branch_fits_whichever_arm_was_taken() -> None:
     """In one program of more than 50,000 it did not, and that was the first such."""
-    check(generate(Random(12, 9479), "mixed"))
+    check(generate(SeededChoices(12, 9479), "mixed"))
 
 
 @pytest.mark.parametrize(("profile", "index"), [("mixed", 1014), ("metadata", 1773)])
 def test_what_is_made_for_a_statement_takes_no_name_from_its_operands(profile: str, index: int) -> None:
     """In a loop a copy may be bound to a name that is known already, but not to that of an operand which is
     chosen: these programs were not followed as they were written."""
-    check(generate(Random(6, index), profile))
+    check(generate(SeededChoices(6, index), profile))
 
 
 def test_a_write_that_a_backward_notices_comes_often() -> None:
     """And then nothing else is done but to differentiate each result alone."""
     noticed = 0
     for index in range(300):
-        program = generate(Random(4, index), "scenarios")
+        program = generate(SeededChoices(4, index), "scenarios")
         first, *others = program.scenario.steps or (None,)
         if isinstance(first, Write) and others:
             noticed += all(isinstance(step, Backward) and step.retain for step in others)
@@ -452,7 +456,7 @@ def test_eager_keeps_the_gradient_of_what_is_to_keep_it() -> None:
     profile = dataclasses.replace(PROFILES["autograd"], mode=0.7, again=0.0)
     kept = 0
     for index in range(300):
-        program = generate(Random(5, index), profile)
+        program = generate(SeededChoices(5, index), profile)
         names = {s.operands[0] for s in program.statements if s.operator == "retain_grad"}
         if names and not expected_to_raise(program):
             outcome = execute(program)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.features.program_features import features
 from fuzz.generate import generate
 from fuzz.generate.motifs import MOTIFS
@@ -22,7 +22,7 @@ def test_motifs_come_with_what_they_are_for() -> None:
     )
     seen: Counter[str] = Counter()
     for index in range(400):
-        program = generate(Random(3, index), profile)
+        program = generate(SeededChoices(3, index), profile)
         names = [statement.operator for statement in program.statements]
         operands = [statement.operands for statement in program.statements]
         for i, name in enumerate(names):
@@ -70,7 +70,7 @@ def test_a_motif_is_there_in_its_whole(name: str, monkeypatch: pytest.MonkeyPatc
     ]
     ends, found = ENDS[name], 0
     for index in range(600):
-        program = generate(Random(5, index), profiles[index % 2])
+        program = generate(SeededChoices(5, index), profiles[index % 2])
         names = [statement.operator for statement in program.statements]
         places = range(len(names) - len(ends) + 1)
         found += any(all(n in end for n, end in zip(names[i:], ends, strict=False)) for i in places)
@@ -81,7 +81,7 @@ def test_a_motif_writes_to_what_shows_nothing() -> None:
     found = 0
     profile = dataclasses.replace(PROFILES["inferring"], motif=1.0)
     for index in range(300):
-        program = generate(Random(5, index), profile)
+        program = generate(SeededChoices(5, index), profile)
         empty = {
             s.results[0]
             for s in program.statements

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.features.program_features import features
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES
@@ -72,4 +72,4 @@ def test_what_lies_before_an_argument_is_shown(monkeypatch: pytest.MonkeyPatch) 
 
 def _programs(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
     monkeypatch.setattr("fuzz.generate.SCENES", (scene,))
-    return (generate(Random(7, index), PROFILES["scenes"]) for index in range(PROGRAMS))
+    return (generate(SeededChoices(7, index), PROFILES["scenes"]) for index in range(PROGRAMS))

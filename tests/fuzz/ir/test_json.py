@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 
 from fuzz.abstract.interpret import defined
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.generate import generate
 from fuzz.generate.strategies import programs
 from fuzz.program.decode import (
@@ -97,7 +97,7 @@ def test_generated_programs_survive_json(program: Program) -> None:
 
 def test_many_generated_programs_survive_json() -> None:
     for index in range(300):
-        program = generate(Random(2, index))
+        program = generate(SeededChoices(2, index))
         assert from_json(json.loads(json.dumps(to_json(program)))) == program
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.generate import generate
 from fuzz.operators.dtypes import DTYPES
 from fuzz.program.decode import (
@@ -128,7 +128,7 @@ def equal(a: Any, b: Any) -> bool:
 
 def test_what_is_printed_is_what_runs() -> None:
     for index in range(60):
-        program = generate(Random(8, index))
+        program = generate(SeededChoices(8, index))
         loaded = load(program)
         assert loaded.text == render(program)
         alone: dict[str, Any] = {}
@@ -237,7 +237,7 @@ def test_what_a_call_does_not_come_by_need_not_fit_its_twin() -> None:
 
 def test_upcast_programs_are_valid() -> None:
     for index in range(200):
-        twin = upcast(generate(Random(4, index)))
+        twin = upcast(generate(SeededChoices(4, index)))
         if twin is not None:
             check(twin)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.features.program_features import features
@@ -376,7 +376,7 @@ def test_writes_and_second_derivatives_after_a_call() -> None:
 
 def _programs(count: int) -> list[Program]:
     often = replace(PROFILES["aliasing"], wrapped=1.0)
-    found = [generate(Random(9, index), often) for index in range(count)]
+    found = [generate(SeededChoices(9, index), often) for index in range(count)]
     return [program for program in found if "subclass: argument" in features(program)]
 
 

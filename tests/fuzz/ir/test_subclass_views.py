@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.features.traits import features
@@ -127,7 +127,7 @@ def test_targets_compile_them(name: str, program: Program) -> None:
 
 def test_generated_programs_run_and_agree() -> None:
     profile = dataclasses.replace(PROFILES["aliasing"], wrapped=1.0)
-    programs = [generate(Random(11, index), profile) for index in range(100)]
+    programs = [generate(SeededChoices(11, index), profile) for index in range(100)]
     having = [
         program
         for program in programs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.execute.case import execute
 from fuzz.features.traits import features
 from fuzz.generate import generate
@@ -187,7 +187,7 @@ def test_generated_programs_run_and_agree(indices: range) -> None:
     profile = dataclasses.replace(PROFILES["aliasing"], wrapped=1.0)
     having = {}
     for index in indices:
-        program = generate(Random(12, index), profile)
+        program = generate(SeededChoices(12, index), profile)
         kinds = {OPERATORS[statement.operator].kind for statement in program.statements}
         if Kind.WRAPPER in kinds or "subclass: nested" in features(program):
             having[index] = program
@@ -199,7 +199,7 @@ def test_generated_programs_run_and_agree(indices: range) -> None:
 
 def test_some_programs_wrap_though_no_argument_is_wrapped() -> None:
     profile = dataclasses.replace(PROFILES["mixed"], mixture=(), wrapped=0.9, module=0.0)
-    programs = [generate(Random(13, index), profile) for index in range(300)]
+    programs = [generate(SeededChoices(13, index), profile) for index in range(300)]
     told = [features(program) for program in programs]
     assert any("subclass: made" in one and "subclass: argument" not in one for one in told)
 

@@ -17,7 +17,7 @@ from fuzz import cli
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.records import Seen
 from fuzz.campaign.store import Row, Store
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.cli import main
 from fuzz.corpus import case_file
 from fuzz.corpus.case_file import Origin
@@ -90,7 +90,7 @@ def _files() -> dict[str, dict[str, Any]]:
         call("to_copy", "a0", to="v0", dtype="float64"),
         returns=Dict((("k", Ref("v0")), ("l", Lit("text")))),
     )
-    generated = generate(Random(5, 3), PROFILES["scenarios"])
+    generated = generate(SeededChoices(5, 3), PROFILES["scenarios"])
     kinds: list[tuple[Program, Finding]] = [
         (made, seen),
         (CUBE_TWICE, replace(seen, clause="double-backward", path="double backward from out")),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.errors import (
     CannotRecord,
     DifferenceLost,
@@ -139,7 +139,7 @@ def test_a_recording_does_what_generated_functions_do(start: int) -> None:
     an argument's memory is refused, and what is recorded does the same."""
     agreed = refused = 0
     for number in range(start, start + 20):
-        program = generate(Random(77, number), "mixed")
+        program = generate(SeededChoices(77, number), "mixed")
         loaded = load_program(program)
         with torch.enable_grad():
             args, _, _ = loaded.make()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fuzz import Target
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.execute.case import execute
 from fuzz.features.program_features import features
 from fuzz.features.table import PYTHON_FEATURES
@@ -277,11 +277,11 @@ def test_a_program_is_reduced_to_what_is_written() -> None:
 
 
 def test_the_profile_makes_them_all_and_mixed_has_a_share() -> None:
-    made = [generate(Random(0, i), "python") for i in range(600)]
+    made = [generate(SeededChoices(0, i), "python") for i in range(600)]
     for one in made[:100]:
         check(one)
     used = {statement.operator for one in made for statement in one.statements}
     assert used >= {row.name for row in ROWS}
-    mixed = [generate(Random(0, i)) for i in range(600)]
+    mixed = [generate(SeededChoices(0, i)) for i in range(600)]
     touched = [o for o in mixed if any(OPERATORS[s.operator].kind is Kind.PYTHON for s in o.statements)]
     assert 10 <= len(touched) <= 120

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fuzz.abstract.state import Tensor
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.features.calls import scenario_features
 from fuzz.generate import generate
 from fuzz.ir.control_flow import around, executed
@@ -126,7 +126,7 @@ PREDICATES: dict[Predicate, int] = {
 def test_reduction_is_short_and_cheap(predicate: Predicate) -> None:
     reductions = []
     for index in range(4000):
-        program = generate(Random(11, index), "aliasing" if index % 2 else "mixed")
+        program = generate(SeededChoices(11, index), "aliasing" if index % 2 else "mixed")
         if len(program.statements) < 5 or not predicate(program):
             continue
         reduction = reduce(program, predicate, budget=200)
@@ -145,7 +145,7 @@ def test_reduction_is_short_and_cheap(predicate: Predicate) -> None:
 
 
 def program_with(predicate: Predicate) -> Program:
-    return next(p for i in range(4000) if predicate(p := generate(Random(11, i), "aliasing")))
+    return next(p for i in range(4000) if predicate(p := generate(SeededChoices(11, i), "aliasing")))
 
 
 def other_strides_in_a_later_call(program: Program) -> bool:
@@ -164,7 +164,7 @@ def second_backward_after_a_write(program: Program) -> bool:
     [(other_strides_in_a_later_call, 1, 1, 0), (second_backward_after_a_write, 0, 0, 3)],
 )
 def test_calls_and_steps_are_reduced(predicate: Predicate, statements: int, later: int, steps: int) -> None:
-    found = [p for i in range(1000) if predicate(p := generate(Random(3, i), "scenarios"))][:12]
+    found = [p for i in range(1000) if predicate(p := generate(SeededChoices(3, i), "scenarios"))][:12]
     reductions = [reduce(program, predicate) for program in found]
     smallest = [reduction.program for reduction in reductions]
     assert len(found) == 12 and all(map(predicate, smallest))
@@ -234,7 +234,7 @@ def test_the_budget_is_kept(budget: int) -> None:
 
 
 def test_an_uninteresting_program_is_refused() -> None:
-    program = generate(Random(0, 0))
+    program = generate(SeededChoices(0, 0))
     with pytest.raises(ReductionError, match="not interesting as it is given"):
         reduce(program, lambda candidate: False, budget=10)
     with pytest.raises(ValueError, match="at least 1"):
@@ -248,12 +248,12 @@ def test_an_error_of_the_predicate_is_passed_on() -> None:
         raise OSError("the target is gone")
 
     with pytest.raises(OSError, match="gone"):
-        reduce(generate(Random(0, 0)), broken, budget=10)
+        reduce(generate(SeededChoices(0, 0)), broken, budget=10)
 
 
 def test_everything_can_go() -> None:
     for index in range(30):
-        reduction = reduce(generate(Random(6, index)), lambda candidate: True, budget=100)
+        reduction = reduce(generate(SeededChoices(6, index)), lambda candidate: True, budget=100)
         program = reduction.program
         assert program.statements == ()
         assert program.returns == Lit(None)
@@ -269,7 +269,7 @@ def test_a_pass_keeps_its_promises(one: object) -> None:
     assert isinstance(one, Pass)
     valid = 0
     for index in range(150):
-        program = on_device(generate(Random(21, index)), (*DEVICES, BOTH)[index % 3])
+        program = on_device(generate(SeededChoices(21, index)), (*DEVICES, BOTH)[index % 3])
         edits = list(one.edits(program))
         assert edits == list(one.edits(program))
         for chosen in (edits, edits[: len(edits) // 2], edits[1::2], *([edit] for edit in edits)):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fuzz.abstract import eager_rules
 from fuzz.abstract.state import Breach, State
-from fuzz.choices import Random
+from fuzz.choices import SeededChoices
 from fuzz.operators import Mismatch, Operator
 from fuzz.operators.builders import as_number
 from fuzz.operators.layout import contiguous, extent
@@ -34,7 +34,7 @@ SIZES = (
 FITTING = 4  # draws of an operand, until one fits
 
 
-def geometry(choices: Random, size: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+def geometry(choices: SeededChoices, size: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
     """Strides and an offset: contiguous, transposed, or with gaps."""
     rank = len(size)
     kind = choices.integer(0, 3)
@@ -50,7 +50,7 @@ def geometry(choices: Random, size: tuple[int, ...]) -> tuple[tuple[int, ...], i
 
 
 def single(
-    row: Operator, choices: Random, dtypes: frozenset[str], grad: tuple[bool, ...] | None
+    row: Operator, choices: SeededChoices, dtypes: frozenset[str], grad: tuple[bool, ...] | None
 ) -> Program | None:
     """One statement on random operands, or None where they do not fit the row or eager refuses them."""
     storages: list[Storage] = []
@@ -136,7 +136,7 @@ def singles(
     """Up to `count` programs; the tries are bounded."""
     found = 0
     for index in range(400 * count):
-        program = single(row, Random(len(row.name), index), dtypes, grad)
+        program = single(row, SeededChoices(len(row.name), index), dtypes, grad)
         if program is not None:
             yield program
             found += 1
