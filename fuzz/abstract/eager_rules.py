@@ -9,8 +9,8 @@ from math import prod
 
 from fuzz.abstract.tensor import Kept, Tensor, Use
 from fuzz.operators.dtypes import COMPLEX
-from fuzz.operators.layout import end, is_dense, overlaps_itself, shares_elements
-from fuzz.operators.row import Change, Expanded, Kind, Link, Meta, Operator, Result
+from fuzz.operators.layout import end_byte, is_dense, overlaps_itself, shares_elements
+from fuzz.operators.row import Aliasing, Change, Expanded, Kind, Meta, Operator, Result
 
 MOVES = (Change.STORAGE, Change.UNTYPED)
 SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version counter notices
@@ -35,7 +35,7 @@ def illegal(use: Use) -> str | None:
         return None
     for number in row.writes or (0,):
         inferred = tensors[number].inference and not use.inference
-        if inferred and row.counted and row.change not in SILENT:
+        if inferred and row.bumps_version and row.change not in SILENT:
             return "the tensor written to was made under inference mode"
         if row.writes and row.expanded is not Expanded.UNDEFINED:
             written = _written(use, number)
@@ -142,7 +142,7 @@ def hazard(use: Use, kept: Kept) -> str | None:
     into_view = 0 in row.writes and use.followed and target.base is not None
     if into_view and target.meta.stride is not None and overlaps_itself(target.meta):
         return "its backward puts a gradient into a view that shows elements several times"
-    if not row.counted:
+    if not row.bumps_version:
         return None
     for number in row.writes or (0,):
         reason = _needed(use, number, kept)
@@ -196,7 +196,7 @@ def _corrupts(row: Operator, target: Tensor, kept: Kept) -> bool:
     if target.memory in kept.unsafe:
         return True
     return any(
-        read and memory == target.memory and (clock is not target.clock or not row.counted)
+        read and memory == target.memory and (clock is not target.clock or not row.bumps_version)
         for memory, clock, _, read in kept.saved
     )
 
@@ -267,12 +267,12 @@ def _overlaps_in_part(one: Meta, other: Meta) -> bool:
 def unmodelled_inference(use: Use, outcome: tuple[Result, ...]) -> str | None:
     """Why it is not known what a statement does under inference mode, or with tensors made there, or None."""
     row, tensors = use.row, use.tensors
-    recast = any(link is Link.DETACHED and meta.dtype != tensors[0].meta.dtype for meta, link in outcome)
+    recast = any(link is Aliasing.DETACHED and meta.dtype != tensors[0].meta.dtype for meta, link in outcome)
     if recast or row.defines or row.change in SILENT or row.change in MOVES:
         return "what it makes under inference mode, or of a tensor made there, is not modelled"
     if row.change is Change.RESIZE and tensors[0].requires_grad:
         return "under inference mode eager does not notice that the tensor requires grad"
-    if any(link is Link.UNSAFE for _, link in outcome):
+    if any(link is Aliasing.UNSAFE for _, link in outcome):
         return "an unsafe view under inference mode is not modelled"
     return None
 
@@ -284,9 +284,9 @@ def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
         return "eager overlooks the conj bits of what a wrapper subclass is made of (torch 2.13)"
     if use.inference or use.handles_inference:
         return "wrapper subclasses under inference mode are not modelled"
-    if row.defines and any(link not in (Link.FRESH, Link.PART) for _, link in outcome):
+    if row.defines and any(link not in (Aliasing.FRESH, Aliasing.PART) for _, link in outcome):
         return "a view of a wrapper subclass by a custom function is not modelled"
-    if row.acts or row.kind is Kind.HIGHER_ORDER:
+    if row.has_side_effect or row.kind is Kind.HIGHER_ORDER:
         return "an operator that acts or takes functions is not modelled on a wrapper subclass"
     if use.tensors and use.tensors[0].wrapped and any(name in row.source for name in _MAKES_PLAIN):
         return "what a wrapper subclass makes with new or new_tensor is a plain tensor"
@@ -313,7 +313,7 @@ _MAKES_PLAIN = (".new(", ".new_tensor(")
 
 def _grows(before: Meta, after: Meta) -> bool:
     """Whether a tensor may reach beyond its storage."""
-    return before.stride is None or after.stride is None or end(after) > end(before)
+    return before.stride is None or after.stride is None or end_byte(after) > end_byte(before)
 
 
 def _written(use: Use, number: int) -> Meta:

@@ -23,18 +23,18 @@ from fuzz.ir import subclass
 from fuzz.ir.control_flow import Modes, around, inner
 from fuzz.ir.nodes import Block, Storage, View
 from fuzz.operators import AUTOCAST
-from fuzz.operators.builders import as_number, like
+from fuzz.operators.builders import as_number, empty_like
 from fuzz.operators.dtypes import DTYPES, HALF, INEXACT, ITEM_SIZE, LESS_THAN_DOUBLE, reads_bytes
-from fuzz.operators.layout import contiguous, covered, end
+from fuzz.operators.layout import contiguous, covered_bytes, end_byte
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     MAX_RANK,
     VIEWS_INSIDE,
+    Aliasing,
     Attributes,
     Change,
     Constant,
     Kind,
-    Link,
     Meta,
     Mismatch,
     Operator,
@@ -45,17 +45,21 @@ __all__ = ["Breach", "State", "Tensor", "Use"]
 
 SPECIAL = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.FUNCTION, Kind.WRAPPER, Kind.PYTHON)
 _LINKS = {
-    "detach": Link.DETACHED,
-    "data": Link.DATA,
-    "parameter": Link.DETACHED,
+    "detach": Aliasing.DETACHED,
+    "data": Aliasing.DATA,
+    "parameter": Aliasing.DETACHED,
 }  # of views that are arguments
-_OWN = (Link.TIED, Link.WRAPPED, Link.PART)  # results with a history of their own, as far as there is one
-_READS = (Link.FRESH, Link.MAYBE)  # results that are made of their operands' elements
+_OWN = (
+    Aliasing.TIED,
+    Aliasing.WRAPPED,
+    Aliasing.PART,
+)  # results with a history of their own, as far as there is one
+_READS = (Aliasing.FRESH, Aliasing.MAYBE)  # results that are made of their operands' elements
 
 
 def _resolved(result: Result) -> Result:
     """A result of lazily conjugated or negated operands: it is resolved, and its strides are left open."""
-    if result.link not in _READS:
+    if result.aliasing not in _READS:
         return result
     return result._replace(meta=result.meta._replace(stride=None, offset=0, conj=False, neg=False))
 
@@ -84,7 +88,7 @@ def _convert(use: Use, autocast: str) -> None:
         if meta.dtype in LESS_THAN_DOUBLE and meta.dtype != dtype:
             if dtype not in row.operands[i].dtypes:
                 raise Breach(f"{row.name} does not take {dtype}, which autocast makes of its operands")
-            use.metas[i] = like(meta, dtype)
+            use.metas[i] = empty_like(meta, dtype)
             use.converted.add(i)
 
 
@@ -140,9 +144,9 @@ class State:
         bits = {} if view.lazy is None else {view.lazy: True}
         meta = Meta(view.dtype or root.meta.dtype, view.size, view.stride, view.offset, **bits)
         if reads_bytes(root.meta.dtype, meta.dtype):
-            root = self._linked(root, Result(root.meta._replace(dtype=meta.dtype), Link.DETACHED))
+            root = self._linked(root, Result(root.meta._replace(dtype=meta.dtype), Aliasing.DETACHED))
         apart = view.wrapped is not None and view.base == "root"
-        link = Link.DATA if apart else _LINKS.get(view.via, Link.VIEW)
+        link = Aliasing.DATA if apart else _LINKS.get(view.via, Aliasing.VIEW)
         value = self._linked(root, Result(meta, link), view.via != "no_grad", view.via == "multi")
         value.own = view.leaf
         if apart:
@@ -156,7 +160,7 @@ class State:
             return root
         place = view.storage, view.wrapped or view.base
         if place not in self._aliases:
-            link = Link.DATA if view.base == "wrapper" else _LINKS[view.base]
+            link = Aliasing.DATA if view.base == "wrapper" else _LINKS[view.base]
             alias = self._aliases[place] = self._linked(root, Result(root.meta, link))
             if view.base == "wrapper":
                 _wrap(alias, root.clock, root.requires_grad, view.wrapped)
@@ -330,7 +334,11 @@ class State:
                 raise Breach(f"a {meta.dtype} result")
             if len(meta.size) > MAX_RANK or prod(meta.size) > MAX_ELEMENTS:
                 raise Breach(f"a result of size {meta.size} is larger than any program's tensor")
-            if link is Link.VIEW and meta.stride is not None and end(meta) > self._sizes[use.target.memory]:
+            if (
+                link is Aliasing.VIEW
+                and meta.stride is not None
+                and end_byte(meta) > self._sizes[use.target.memory]
+            ):
                 raise Breach("it reaches beyond the storage")
             reads = reads or link in _READS
         undefined = eager_rules.undefined_write(use) if row.writes else None
@@ -343,7 +351,7 @@ class State:
         if row.change is Change.RESIZE and outcome[0].meta.stride is not None:
             meta = outcome[0].meta
             start = meta.offset * ITEM_SIZE[meta.dtype]
-            if end(meta) > start > self._sizes[use.target.memory]:
+            if end_byte(meta) > start > self._sizes[use.target.memory]:
                 raise Breach("its storage grows by elements that the tensor does not cover")
         if self.undefined and reads:
             for tensor in use.tensors[1 if row.fills else 0 :]:
@@ -361,7 +369,7 @@ class State:
         elif row.kind is Kind.RETAIN:
             self.kept.retained.add(tensors[0].memory)
         tracked = use.followed and row.differentiable
-        self.kept.once |= tracked and (row.acts or row.kind is Kind.HIGHER_ORDER)
+        self.kept.once |= tracked and (row.has_side_effect or row.kind is Kind.HIGHER_ORDER)
         if tracked and row.kind is Kind.HIGHER_ORDER:
             self.kept.asked.add(tensors[0].memory)
         made: list[Tensor] = []
@@ -372,7 +380,7 @@ class State:
             if row.change is not None:
                 self._change(row.change, tensors, outcome[0].meta, use.attributes)
             for number in row.writes or (0,):
-                if row.counted and row.change not in eager_rules.SILENT:
+                if row.bumps_version and row.change not in eager_rules.SILENT:
                     written, follows = tensors[number], tracked and number not in row.statistics
                     self._write(written, follows and written.meta.dtype in INEXACT)
             if row.fills is not None and target.memory in self.undefined:
@@ -380,7 +388,7 @@ class State:
             if not row.statistics:
                 made.append(target)
         for name, result in zip(results, outcome, strict=False):
-            if result.link is Link.FRESH:
+            if result.aliasing is Aliasing.FRESH:
                 needed = tracked and result.meta.dtype in INEXACT
                 value = self._fresh(result.meta, needed)
                 value.grad_fn = needed
@@ -391,7 +399,7 @@ class State:
             else:
                 multi = row.kind is Kind.MULTI_VIEW
                 value = self._linked(tensors[0], result, use.grad and not row.defines, multi)
-                if result.link in _OWN:
+                if result.aliasing in _OWN:
                     value.own = value.grad_fn = tracked and result.meta.dtype in INEXACT
                 elif row.defines and tracked:
                     value.grad_fn = True
@@ -400,7 +408,7 @@ class State:
             made.append(value)
         if use.repeated and use.grad:
             self.kept.reread.update(tensor.memory for tensor in tensors)
-        itself = outcome and all(result.link is Link.SELF for result in outcome)
+        itself = outcome and all(result.aliasing is Aliasing.SELF for result in outcome)
         if tracked and (row.writes or row.change is not None or not itself):
             self._follow(use, made)  # (What gives its operand itself does not come to autograd.)
 
@@ -417,7 +425,9 @@ class State:
                     kept = use.tensors[which]
                 else:
                     kept = made[0 if which == "result" else 1]
-                read = use.row.counted or which not in use.row.writes  # it would read what it has written to
+                read = (
+                    use.row.bumps_version or which not in use.row.writes
+                )  # it would read what it has written to
                 self.kept.saved.append((kept.memory, kept.clock, kept.clock.version, read))
 
     # ----------------------------------------------------------------------------------------------------
@@ -430,23 +440,23 @@ class State:
         return len(self._sizes) - 1
 
     def _linked(self, parent: Tensor, result: Result, grad: bool = True, multi: bool = False) -> Tensor:
-        if result.link is Link.SELF:
+        if result.aliasing is Aliasing.SELF:
             return parent
-        own_clock = result.link in (Link.DATA, Link.UNSAFE, Link.WRAPPED)
+        own_clock = result.aliasing in (Aliasing.DATA, Aliasing.UNSAFE, Aliasing.WRAPPED)
         clock = Clock() if own_clock else parent.clock
-        if result.link is Link.PART:
+        if result.aliasing is Aliasing.PART:
             assert parent.parts is not None
             clock = parent.parts
         value = Tensor(result.meta, parent.memory, clock, own=False, grad_fn=False)
         value.inference = parent.inference
-        value.parts, value.nested = parent.parts, parent.nested and result.link is not Link.PART
-        if result.link in (Link.WRAPPED, Link.PART):
-            value.parts = parent.clock if result.link is Link.WRAPPED else None
-        if result.link is Link.UNSAFE:
+        value.parts, value.nested = parent.parts, parent.nested and result.aliasing is not Aliasing.PART
+        if result.aliasing in (Aliasing.WRAPPED, Aliasing.PART):
+            value.parts = parent.clock if result.aliasing is Aliasing.WRAPPED else None
+        if result.aliasing is Aliasing.UNSAFE:
             value.own = value.grad_fn = grad and parent.requires_grad
             if value.own:
                 self.kept.unsafe.add(value.memory)
-        if result.link in (Link.DETACHED, Link.DATA, Link.UNSAFE, *_OWN):
+        if result.aliasing in (Aliasing.DETACHED, Aliasing.DATA, Aliasing.UNSAFE, *_OWN):
             return value
         value.base = parent.base or parent
         clock.viewed = True
@@ -467,11 +477,11 @@ class State:
         target.meta = meta
         match change:
             case Change.RESIZE if meta.stride is not None:
-                grown = range(self._sizes[target.memory], end(meta))
+                grown = range(self._sizes[target.memory], end_byte(meta))
                 if grown:
                     known = self.undefined.get(target.memory, frozenset())
                     self.undefined[target.memory] = known.union(grown)
-                    self._sizes[target.memory] = end(meta)
+                    self._sizes[target.memory] = end_byte(meta)
             case Change.STORAGE | Change.UNTYPED | Change.DATA:
                 target.memory = tensors[1].memory if len(tensors) > 1 else self._allocate(meta)
                 target.clock.split |= target.clock.viewed
@@ -484,7 +494,7 @@ class State:
     def _fill(self, memory: int, written: Meta) -> None:
         if written.stride is None:
             return
-        left = self.undefined.pop(memory) - covered(written)
+        left = self.undefined.pop(memory) - covered_bytes(written)
         if left:
             self.undefined[memory] = left
 
@@ -492,7 +502,7 @@ class State:
         bytes_left = self.undefined.get(tensor.memory)
         if not bytes_left:
             return False
-        return tensor.meta.stride is None or not bytes_left.isdisjoint(covered(tensor.meta))
+        return tensor.meta.stride is None or not bytes_left.isdisjoint(covered_bytes(tensor.meta))
 
     def _write(self, target: Tensor, tracked: bool) -> None:
         target.clock.version += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fuzz.abstract.state import State, Tensor
 from fuzz.ir.nodes import Module, Program, Ref, Root, Same, Scalar, View
 from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
-from fuzz.operators.layout import covered, is_channels_last, overlaps_itself, shares_elements
+from fuzz.operators.layout import covered_bytes, is_channels_last, overlaps_itself, shares_elements
 from fuzz.operators.row import Meta
 
 _SMALL = ("uint8", "int8", "int16")
@@ -202,7 +202,7 @@ def _windows(first: Meta, second: Meta) -> bool:
 
 def _relation(first: Meta, second: Meta) -> str:
     """How two geometries on one storage lie to each other."""
-    here, there = covered(first), covered(second)
+    here, there = covered_bytes(first), covered_bytes(second)
     if here == there:
         return "same elements"
     return "disjoint" if here.isdisjoint(there) else "overlapping"

@@ -123,7 +123,7 @@ class _Walk:
                 self.add("operator: custom")
                 if row.writes:
                     self.add("data: custom operator")
-            case Kind.FUNCTION if row.acts:
+            case Kind.FUNCTION if row.has_side_effect:
                 self.add("operator: acts outside")
             case Kind.HIGHER_ORDER:
                 self.add("operator: higher order")

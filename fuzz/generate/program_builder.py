@@ -16,8 +16,8 @@ from fuzz.generate.arguments import MAX_ELEMENTS, Inputs
 from fuzz.generate.profiles import ROWS_OF, Profile
 from fuzz.ir.control_flow import Modes
 from fuzz.ir.nodes import Block
-from fuzz.operators import INVERSES, OPERATORS, Change, Kind, Link, Mismatch, Operand, Operator
-from fuzz.operators.builders import INDEX, anything
+from fuzz.operators import INVERSES, OPERATORS, Aliasing, Change, Kind, Mismatch, Operand, Operator
+from fuzz.operators.builders import INDEX, fits_anywhere
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Meta, Result
@@ -188,7 +188,7 @@ class Builder:
             return None
         if state.kept.fragile and any(tensor.stale for tensor in use.tensors):
             # Whether eager looks at its history depends on more than is known here.
-            same = any(result.link is Link.SELF for result in outcome)
+            same = any(result.aliasing is Aliasing.SELF for result in outcome)
             if same or not (self.reckless and row.differentiable):
                 return None
         if eager_rules.illegal(use):
@@ -270,7 +270,7 @@ class Builder:
             if self.among:
                 pool = [entry for entry in self.pool if entry[0] in self.among]
             dtypes, fits = operand.dtypes, operand.fits
-            if fits is anything:
+            if fits is fits_anywhere:
                 fitting = [name for name, tensor in pool if tensor.meta.dtype in dtypes]
             else:
                 fitting = [

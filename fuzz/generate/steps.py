@@ -50,7 +50,7 @@ def draw_threads(choices: Choices, profile: Profile, program: Program) -> Progra
     rows = [OPERATORS[statement.operator] for statement in program.statements]
     shared = (
         program.module is not None
-        or any(row.random or row.acts or row.kind is Kind.PYTHON for row in rows)
+        or any(row.random or row.has_side_effect or row.kind is Kind.PYTHON for row in rows)
         or any(isinstance(block, Autocast) for block in program.blocks)
         or any(call.scenario.autocast for call in calls(program))
     )

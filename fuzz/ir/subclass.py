@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from fuzz.ir.nodes import Argument, Storage, View
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.layout import contiguous
-from fuzz.operators.subclasses import WRAP, WRAPPER
+from fuzz.operators.subclasses import SUBCLASS_SOURCE, WRAP_SOURCE
 
 VIAS = ("view", "detach", "parameter")
 """How a tensor may be taken from a root that is then wrapped: otherwise hidden ones would be the same."""
@@ -30,6 +30,6 @@ def definitions(arguments: Sequence[Argument], operators: Iterable[str] = ()) ->
     """
     wrapped = [a for a in arguments if isinstance(a, View) and a.wrapped is not None]
     if any(view.via == "view" or view.base == "wrapper" for view in wrapped):
-        return [WRAPPER, WRAP]
+        return [SUBCLASS_SOURCE, WRAP_SOURCE]
     inside = any(OPERATORS[name].kind is Kind.WRAPPER for name in operators)
-    return [WRAPPER] if wrapped or inside else []
+    return [SUBCLASS_SOURCE] if wrapped or inside else []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fuzz.operators.builders import ANY, NOTHING, NUMBERS, REAL, SELF, VALUE, anything, fresh
+from fuzz.operators.builders import ANY, NOTHING, NUMBERS, REAL, SELF, VALUE, fits_anywhere, new_tensor
 from fuzz.operators.dtypes import BOOL, FLOATS, INTEGERS
 from fuzz.operators.pointwise import REAL_LIKE, binary, comparison, keeps_dtype, pointwise, test_row, unary
 from fuzz.operators.row import Operand, Operator, Saves
 
 _FUNCTION = "torch.nn.functional.{}({{0}})"
-_PRECISE = Operand(frozenset({"float32", "float64"}), anything)
+_PRECISE = Operand(frozenset({"float32", "float64"}), fits_anywhere)
 _BOTH: Saves = ((0, (0, 1)), (1, (0, 1)))
 
 
@@ -39,7 +39,7 @@ ROWS = (
         "logsigmoid",
         _FUNCTION.format("logsigmoid"),
         (_PRECISE,),
-        lambda metas, attributes: fresh(metas[0].dtype, metas[0].size),
+        lambda metas, attributes: new_tensor(metas[0].dtype, metas[0].size),
         SELF,
     ),
     test_row("isnan", "{0}.isnan()", ANY),

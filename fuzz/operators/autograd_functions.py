@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.builders import ANY, NOTHING, RESULT, SELF, SMOOTH, VALUE, draw_bool, like
+from fuzz.operators.builders import ANY, NOTHING, RESULT, SELF, SMOOTH, VALUE, draw_bool, empty_like
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import (
+    Aliasing,
     Attribute,
     Attributes,
     Expanded,
     Kind,
-    Link,
     Meta,
     Mismatch,
     Operand,
@@ -128,14 +128,14 @@ def _row(
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=differentiable,
         saves=saves,
         defines=defines,
@@ -143,11 +143,11 @@ def _row(
 
 
 def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(like(metas[0])),)
+    return (Result(empty_like(metas[0])),)
 
 
 def _flagged(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return Result(like(metas[0])), Result(like(metas[0], "bool"))
+    return Result(empty_like(metas[0])), Result(empty_like(metas[0], "bool"))
 
 
 def _weighed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -161,11 +161,11 @@ def _weighed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
 def _doubled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if metas[0][:2] != metas[1][:2]:
         raise Mismatch("a weight of another size or dtype")
-    return (Result(like(metas[0])),)
+    return (Result(empty_like(metas[0])),)
 
 
 def _tied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(metas[0], Link.TIED),)
+    return (Result(metas[0], Aliasing.TIED),)
 
 
 def _nothing(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:

@@ -32,7 +32,7 @@ CROSS: Saves = ((0, (1,)), (1, (0,)))
 # operands
 
 
-def anything(meta: Meta, earlier: Sequence[Meta]) -> bool:
+def fits_anywhere(meta: Meta, earlier: Sequence[Meta]) -> bool:
     """Fits anywhere."""
     return True
 
@@ -61,13 +61,13 @@ def number(meta: Meta, earlier: Sequence[Meta]) -> bool:
     return meta.number and CATEGORY[meta.dtype] <= CATEGORY[earlier[0].dtype]
 
 
-ANY = Operand(DTYPES, anything)
-NUMBERS = Operand(NUMERIC, anything)
-ARITHMETIC = Operand(NUMERIC | COMPLEX, anything)
-REAL = Operand(FLOATS, anything)
-SMOOTH = Operand(INEXACT, anything)
-BITS = Operand(INTEGERS | BOOL, anything)
-INDEX = Operand(frozenset({"int64"}), anything)
+ANY = Operand(DTYPES, fits_anywhere)
+NUMBERS = Operand(NUMERIC, fits_anywhere)
+ARITHMETIC = Operand(NUMERIC | COMPLEX, fits_anywhere)
+REAL = Operand(FLOATS, fits_anywhere)
+SMOOTH = Operand(INEXACT, fits_anywhere)
+BITS = Operand(INTEGERS | BOOL, fits_anywhere)
+INDEX = Operand(frozenset({"int64"}), fits_anywhere)
 PYTHON = Operand(frozenset({"int64", "float32", "complex64"}), number, number=True)
 
 # ---------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def draw_size(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Co
     return choices.pick(((3,), (2, 3), (3, 3), (), (1,), (4,), (2, 1, 3), (2, 2), (0, 3), (3, 2)))
 
 
-def factored(choices: Choices, elements: int) -> Size:
+def factor_size(choices: Choices, elements: int) -> Size:
     """A size with this number of elements."""
     if elements == 0:
         return choices.pick(((0,), (0, 3), (2, 0)))
@@ -185,7 +185,7 @@ def as_number(value: Constant) -> Meta:
 # small rules
 
 
-def fresh(dtype: str, size: Size) -> tuple[Result, ...]:
+def new_tensor(dtype: str, size: Size) -> tuple[Result, ...]:
     """One new contiguous tensor."""
     return (Result(Meta(dtype, size, contiguous(size))),)
 
@@ -196,19 +196,19 @@ def elementwise(dtype: str, metas: Sequence[Meta]) -> tuple[Result, ...]:
     return (Result(Meta(dtype, size, elementwise_stride(size, metas))),)
 
 
-def like(meta: Meta, dtype: str | None = None) -> Meta:
+def empty_like(meta: Meta, dtype: str | None = None) -> Meta:
     """What `empty_like` gives: the operand's strides where it is dense."""
     return Meta(dtype or meta.dtype, meta.size, elementwise_stride(meta.size, [meta]))
 
 
-def reduced(size: Size, dims: Sequence[int], keepdim: Constant) -> Size:
+def reduce_size(size: Size, dims: Sequence[int], keepdim: Constant) -> Size:
     """A size with some dimensions reduced."""
     if keepdim:
         return tuple(1 if dim in dims else n for dim, n in enumerate(size))
     return tuple(n for dim, n in enumerate(size) if dim not in dims)
 
 
-def stored(metas: Sequence[Meta], dtype: str) -> tuple[Result, ...]:
+def store_result(metas: Sequence[Meta], dtype: str) -> tuple[Result, ...]:
     """An in-place write of a result of this dtype and the operands' common size into operand 0."""
     target = metas[0]
     if broadcast(*(meta.size for meta in metas)) != target.size:

@@ -14,22 +14,22 @@ from fuzz.operators.builders import (
     REAL,
     SIZE,
     VALUE,
-    fresh,
+    empty_like,
     integer,
     lengths,
-    like,
+    new_tensor,
     text,
 )
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT
-from fuzz.operators.inplace import in_place, whole
+from fuzz.operators.inplace import in_place, writes_all
 from fuzz.operators.row import (
     MAX_ELEMENTS,
+    Aliasing,
     Attribute,
     Attributes,
     Constant,
     Expanded,
     Kind,
-    Link,
     Meta,
     Mismatch,
     Operand,
@@ -59,14 +59,14 @@ def _row(
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=random,
-        acts=False,
+        has_side_effect=False,
         differentiable=differentiable,
         saves=saves,
         defines="",
@@ -77,7 +77,7 @@ def _sized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     size = lengths(attributes)
     if prod(size) > MAX_ELEMENTS:
         raise Mismatch(f"size {size} is larger than any program's tensor")
-    return fresh(text(attributes), size)
+    return new_tensor(text(attributes), size)
 
 
 def _valued(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -88,7 +88,7 @@ def _valued(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
 
 
 def _like(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(like(metas[0])),)
+    return (Result(empty_like(metas[0])),)
 
 
 def _like_valued(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -131,14 +131,14 @@ def _copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
 def _counted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if integer(attributes, "count") < 0 or text(attributes) in COMPLEX:
         raise Mismatch("a negative count, or complex numbers")
-    return fresh(text(attributes), (integer(attributes, "count"),))
+    return new_tensor(text(attributes), (integer(attributes, "count"),))
 
 
 def _square(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     count = integer(attributes, "count")
     if not 0 <= count <= 64:
         raise Mismatch("a count out of range")
-    return fresh(text(attributes), (count, count))
+    return new_tensor(text(attributes), (count, count))
 
 
 def _inverted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -155,7 +155,7 @@ def _literal(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     dtype = text(attributes)
     if dtype not in INEXACT and any(type(value) is float for value in values):
         raise Mismatch("fractions in a tensor of integers")
-    return fresh(dtype, (len(values),))
+    return new_tensor(dtype, (len(values),))
 
 
 def _of_dtype(dtype: str) -> Rule:
@@ -164,12 +164,12 @@ def _of_dtype(dtype: str) -> Rule:
 
 def _drawn(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     _probability(attributes)
-    return fresh(metas[0].dtype, metas[0].size)
+    return new_tensor(metas[0].dtype, metas[0].size)
 
 
 def _kept(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     _probability(attributes)
-    return (Result(metas[0], Link.SELF),)
+    return (Result(metas[0], Aliasing.SELF),)
 
 
 def _dropped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -177,7 +177,7 @@ def _dropped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     p = _probability(attributes)
     if p in (0, 1) or prod(metas[0].size) == 0:
         raise Mismatch("dropout of nothing or of everything")
-    return (Result(like(metas[0])),)
+    return (Result(empty_like(metas[0])),)
 
 
 def _overwritten(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -271,8 +271,8 @@ ROWS = (
         (REAL,),
         differentiable=True,
     ),
-    in_place("uniform_", "{0}.uniform_()", (REAL,), _overwritten, fills=whole, random=True),
-    in_place("normal_", "{0}.normal_()", (REAL,), _overwritten, fills=whole, random=True),
+    in_place("uniform_", "{0}.uniform_()", (REAL,), _overwritten, fills=writes_all, random=True),
+    in_place("normal_", "{0}.normal_()", (REAL,), _overwritten, fills=writes_all, random=True),
     in_place(
         "bernoulli_",
         "{0}.bernoulli_({p})",
@@ -280,7 +280,7 @@ ROWS = (
         _overwritten,
         NOTHING,
         (PROBABILITY,),
-        fills=whole,
+        fills=writes_all,
         random=True,
     ),
     in_place(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.builders import NOTHING, SELF, SMOOTH, elementwise, like
+from fuzz.operators.builders import NOTHING, SELF, SMOOTH, elementwise, empty_like
 from fuzz.operators.dtypes import INTEGERS
 from fuzz.operators.row import Attributes, Expanded, Kind, Meta, Operand, Operator, Result, Rule, Saves
 
@@ -68,14 +68,14 @@ def _row(
         rule=rule,
         source=source,
         writes=writes,
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=not writes,
         saves=saves,
         defines=defines,
@@ -83,7 +83,7 @@ def _row(
 
 
 def _cubed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(like(metas[0])),)
+    return (Result(empty_like(metas[0])),)
 
 
 def _both(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:

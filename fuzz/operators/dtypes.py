@@ -53,7 +53,7 @@ class _Typed(Protocol):
     def number(self) -> bool: ...
 
 
-def wider(a: str, b: str) -> str:
+def wider_dtype(a: str, b: str) -> str:
     """The dtype that holds both, of two tensors of the same standing."""
     if a == b:
         return a
@@ -72,7 +72,7 @@ def _joined(higher: str, lower: str) -> str:
         return higher
     if CATEGORY[higher] == 2:
         return COMPLEX_OF[higher]
-    return wider(higher, lower)
+    return wider_dtype(higher, lower)
 
 
 def promote(operands: Iterable[_Typed]) -> str:
@@ -85,7 +85,7 @@ def promote(operands: Iterable[_Typed]) -> str:
     for operand in operands:
         group = 2 if operand.number else 0 if operand.size else 1
         known = groups[group]
-        groups[group] = operand.dtype if known is None else wider(known, operand.dtype)
+        groups[group] = operand.dtype if known is None else wider_dtype(known, operand.dtype)
     result: str | None = None
     for found in groups:
         if found is not None:

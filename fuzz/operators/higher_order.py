@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.builders import NOTHING, SELF, anything, fresh, like
+from fuzz.operators.builders import NOTHING, SELF, empty_like, fits_anywhere, new_tensor
 from fuzz.operators.dtypes import INTEGERS
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import (
@@ -36,14 +36,14 @@ def _row(
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=operand is _REAL,
         saves=saves,
         defines=defines,
@@ -58,35 +58,35 @@ def _resolved(metas: Sequence[Meta]) -> Meta:
 
 
 def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(like(_resolved(metas))),)
+    return (Result(empty_like(_resolved(metas))),)
 
 
 def _rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = _resolved(metas)
     if not meta.size or not meta.size[0]:
         raise Mismatch("there are no rows")
-    return fresh(meta.dtype, meta.size)
+    return new_tensor(meta.dtype, meta.size)
 
 
 def _carried(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     (rows,) = _rows(metas, attributes)
-    return *fresh(rows.meta.dtype, rows.meta.size[1:]), rows
+    return *new_tensor(rows.meta.dtype, rows.meta.size[1:]), rows
 
 
 def _counted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = _resolved(metas)
     if meta.stride != contiguous(meta.size):
         raise Mismatch("what is carried from one turn to the next would lie otherwise")
-    return fresh(meta.dtype, meta.size)
+    return new_tensor(meta.dtype, meta.size)
 
 
 def _rounds(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = _resolved(metas)
-    return fresh(meta.dtype, meta.size)
+    return new_tensor(meta.dtype, meta.size)
 
 
-_REAL = Operand(frozenset({"float32", "float64"}), anything)
-_COUNTS = Operand(INTEGERS, anything)
+_REAL = Operand(frozenset({"float32", "float64"}), fits_anywhere)
+_COUNTS = Operand(INTEGERS, fits_anywhere)
 
 ROWS = (
     _row(

@@ -16,11 +16,11 @@ from fuzz.operators.builders import (
     NOTHING,
     SELF,
     SMOOTH,
-    fresh,
+    empty_like,
     integer,
     ints,
     lengths,
-    like,
+    new_tensor,
     same_dtype,
     sized_dim,
     text,
@@ -28,12 +28,12 @@ from fuzz.operators.builders import (
 from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, INEXACT, INTEGERS, promote
 from fuzz.operators.layout import broadcast, contiguous, dimension, expandable, is_contiguous
 from fuzz.operators.row import (
+    Aliasing,
     Attribute,
     Attributes,
     Constant,
     Expanded,
     Kind,
-    Link,
     Meta,
     Mismatch,
     Operand,
@@ -63,14 +63,14 @@ def _row(
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=True,
         saves=saves,
         defines="",
@@ -91,7 +91,7 @@ def _side_by_side(name: str, source: str, saves: Saves) -> Operator:
 
 
 def _each(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return tuple(Result(like(meta)) for meta in metas)
+    return tuple(Result(empty_like(meta)) for meta in metas)
 
 
 def _index_selected(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -99,7 +99,7 @@ def _index_selected(metas: Sequence[Meta], attributes: Attributes) -> tuple[Resu
     dim = sized_dim(metas, attributes)
     if not meta.size or len(index.size) != 1:
         raise Mismatch("index_select takes a vector of indices")
-    return fresh(meta.dtype, (*meta.size[:dim], *index.size, *meta.size[dim + 1 :]))
+    return new_tensor(meta.dtype, (*meta.size[:dim], *index.size, *meta.size[dim + 1 :]))
 
 
 def _gathered(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -109,7 +109,7 @@ def _gathered(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
         raise Mismatch("the index is of another rank")
     if any(i > n and d != dim for d, (i, n) in enumerate(zip(index.size, meta.size, strict=True))):
         raise Mismatch("the index is larger than the tensor")
-    return fresh(meta.dtype, index.size)
+    return new_tensor(meta.dtype, index.size)
 
 
 def _indexed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -123,7 +123,7 @@ def _indexed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
 def _taken(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if prod(metas[0].size) == 0:
         raise Mismatch("nothing to take from")
-    return fresh(metas[0].dtype, metas[1].size)
+    return new_tensor(metas[0].dtype, metas[1].size)
 
 
 def _masked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -146,7 +146,7 @@ def _flipped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     dims = [dimension(dim, rank) for dim in ints(attributes, "dims")]
     if len(set(dims)) < len(dims) or not rank:
         raise Mismatch("a dimension twice")
-    return (Result(like(metas[0])),)
+    return (Result(empty_like(metas[0])),)
 
 
 def _triangle(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -162,20 +162,20 @@ def _repeated(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
     if lead < 0:
         raise Mismatch("fewer repeats than dimensions")
     size = tuple(n * t for n, t in zip((1,) * lead + metas[0].size, times, strict=True))
-    return fresh(metas[0].dtype, size)
+    return new_tensor(metas[0].dtype, size)
 
 
 def _embedded(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     weight, index = metas
     if len(weight.size) != 2 or weight.size[0] == 0:
         raise Mismatch("an embedding needs a matrix with rows")
-    return fresh(weight.dtype, index.size + weight.size[1:])
+    return new_tensor(weight.dtype, index.size + weight.size[1:])
 
 
 def _searched(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if len(metas[0].size) != 1 or metas[0].dtype != metas[1].dtype:
         raise Mismatch("a vector, and values of its dtype, are needed")
-    return fresh("int64", metas[1].size)
+    return new_tensor("int64", metas[1].size)
 
 
 def _joined(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
@@ -204,7 +204,7 @@ def _stacked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
 
 
 def _cloned(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(like(metas[0])),)
+    return (Result(empty_like(metas[0])),)
 
 
 def _contiguous(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -212,23 +212,23 @@ def _contiguous(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     if meta.stride is None:
         raise Mismatch("contiguous of a tensor whose strides are not modelled")
     if is_contiguous(meta.size, meta.stride):
-        return (Result(meta, Link.SELF),)
-    return fresh(meta.dtype, meta.size)
+        return (Result(meta, Aliasing.SELF),)
+    return new_tensor(meta.dtype, meta.size)
 
 
 def _converted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     dtype = text(attributes)
     if dtype == meta.dtype:
-        return (Result(meta, Link.SELF),)
+        return (Result(meta, Aliasing.SELF),)
     if CATEGORY[meta.dtype] > max(CATEGORY[dtype], 1) and dtype != "bool":
         raise Mismatch("to a lower category: undefined beyond its range, or a warning")
-    return (Result(like(meta, dtype)),)
+    return (Result(empty_like(meta, dtype)),)
 
 
 def _copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     [result] = _converted(metas, attributes)
-    return (Result(like(metas[0], result.meta.dtype)),)
+    return (Result(empty_like(metas[0], result.meta.dtype)),)
 
 
 # ---------------------------------------------------------------------------------------------------------

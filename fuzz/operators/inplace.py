@@ -26,7 +26,7 @@ from fuzz.operators.builders import (
     ints,
     same_dtype,
     sized_dim,
-    stored,
+    store_result,
 )
 from fuzz.operators.dtypes import BOOL, CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC, promote
 from fuzz.operators.layout import dimension, expandable
@@ -45,7 +45,7 @@ from fuzz.operators.row import (
     Rule,
     Saves,
 )
-from fuzz.operators.view_rules import sliced
+from fuzz.operators.view_rules import slice_dim
 from fuzz.operators.views import END, START, STEP
 
 
@@ -72,27 +72,27 @@ def in_place(
         rule=rule,
         source=source,
         writes=(0,),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=fills,
         change=None,
         expanded=expanded,
         overlap=overlap,
         random=random,
-        acts=False,
+        has_side_effect=False,
         differentiable=True,
         saves=saves,
         defines="",
     )
 
 
-def whole(metas: Sequence[Meta], attributes: Attributes) -> Meta:
+def writes_all(metas: Sequence[Meta], attributes: Attributes) -> Meta:
     """All elements of operand 0 are written, and none is read."""
     return metas[0]
 
 
 def _part(metas: Sequence[Meta], attributes: Attributes) -> Meta:
-    return sliced(metas[0], attributes)
+    return slice_dim(metas[0], attributes)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -100,16 +100,16 @@ def _part(metas: Sequence[Meta], attributes: Attributes) -> Meta:
 
 
 def _keeps(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return stored(metas, promote(metas))
+    return store_result(metas, promote(metas))
 
 
 def _divides(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     dtype = promote(metas)
-    return stored(metas, dtype if dtype in INEXACT else "float32")
+    return store_result(metas, dtype if dtype in INEXACT else "float32")
 
 
 def _with_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return stored(metas, promote([metas[0], as_number(attributes["value"])]))
+    return store_result(metas, promote([metas[0], as_number(attributes["value"])]))
 
 
 def _divides_by_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -136,11 +136,13 @@ def _copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
 def _same_dtypes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if len({meta.dtype for meta in metas}) > 1:
         raise Mismatch("the dtypes differ")
-    return stored(metas, metas[0].dtype)
+    return store_result(metas, metas[0].dtype)
 
 
 def _clamped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return stored(metas, promote([metas[0], as_number(attributes["min"]), as_number(attributes["max"])]))
+    return store_result(
+        metas, promote([metas[0], as_number(attributes["min"]), as_number(attributes["max"])])
+    )
 
 
 def _masked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -159,11 +161,11 @@ def _mask_chosen(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result,
 
 
 def _sliced_copy(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return _copied([sliced(metas[0], attributes), metas[1]], attributes)
+    return _copied([slice_dim(metas[0], attributes), metas[1]], attributes)
 
 
 def _sliced_fill(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return _filled([sliced(metas[0], attributes)], attributes)
+    return _filled([slice_dim(metas[0], attributes)], attributes)
 
 
 def _index_filled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -325,7 +327,7 @@ ROWS = (
     in_place("sub_", "{0}.sub_({1})", (ARITHMETIC, _NUMBERS_INTO), _keeps),
     in_place("mul_", "{0}.mul_({1})", (ANY, _INTO), _keeps, CROSS),
     in_place("div_", "{0}.div_({1})", (SMOOTH, _NUMBERS_INTO), _divides, ((0, (1,)), (1, (0, 1)))),
-    in_place("copy_", "{0}.copy_({1})", (ANY, _INTO), _copied, fills=whole),
+    in_place("copy_", "{0}.copy_({1})", (ANY, _INTO), _copied, fills=writes_all),
     in_place("lerp_", "{0}.lerp_({1}, {value})", (SMOOTH, _FLOATS_INTO), _same_dtypes, NOTHING, (VALUE,)),
     in_place(
         "addcmul_",
@@ -360,7 +362,7 @@ ROWS = (
     _unary("relu_", RESULT, NUMBERS),
     _unary("silu_", SELF, source="torch.nn.functional.silu({0}, inplace=True)"),
     in_place("clamp_", "{0}.clamp_({min}, {max})", (NUMBERS,), _clamped, SELF, (_MIN, _MAX)),
-    in_place("zero_", "{0}.zero_()", (ANY,), _keeps, fills=whole, expanded=Expanded.ALLOWED),
+    in_place("zero_", "{0}.zero_()", (ANY,), _keeps, fills=writes_all, expanded=Expanded.ALLOWED),
     in_place(
         "fill_",
         "{0}.fill_({value})",
@@ -368,7 +370,7 @@ ROWS = (
         _filled,
         NOTHING,
         (_FILL,),
-        fills=whole,
+        fills=writes_all,
         expanded=Expanded.ALLOWED,
     ),
     in_place("logical_not_", "{0}.logical_not_()", (Operand(BOOL, ANY.fits),), _keeps),

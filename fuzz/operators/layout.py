@@ -69,7 +69,7 @@ def positions(size: Size, stride: Size, offset: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def covered(meta: Meta) -> frozenset[int]:
+def covered_bytes(meta: Meta) -> frozenset[int]:
     """The bytes of its storage that a tensor of known strides covers."""
     assert meta.stride is not None
     unit = ITEM_SIZE[meta.dtype]
@@ -79,13 +79,13 @@ def covered(meta: Meta) -> frozenset[int]:
 def shares_elements(one: Meta, other: Meta) -> bool:
     """Whether two tensors of known strides on one storage have memory in common."""
     if one.dtype != other.dtype:
-        return not covered(one).isdisjoint(covered(other))
+        return not covered_bytes(one).isdisjoint(covered_bytes(other))
     assert one.stride is not None and other.stride is not None
     here = positions(one.size, one.stride, one.offset)
     return not here.isdisjoint(positions(other.size, other.stride, other.offset))
 
 
-def end(meta: Meta) -> int:
+def end_byte(meta: Meta) -> int:
     """The byte after the last one that a tensor of known strides covers; 0 if it covers none."""
     assert meta.stride is not None
     return (meta.offset + extent(meta.size, meta.stride)) * ITEM_SIZE[meta.dtype] if 0 not in meta.size else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.builders import CROSS, FILLED_DIM, NOTHING, SELF, fresh, sized_dim
+from fuzz.operators.builders import CROSS, FILLED_DIM, NOTHING, SELF, new_tensor, sized_dim
 from fuzz.operators.dtypes import COMPLEX, COMPLEX_OF, INEXACT, REAL_OF
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import (
@@ -40,14 +40,14 @@ def _row(
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=True,
         saves=saves,
         defines="",
@@ -105,7 +105,7 @@ def _crossed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
 def _traced(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if len(metas[0].size) != 2:
         raise Mismatch("a matrix is needed")
-    return fresh(metas[0].dtype if metas[0].dtype in INEXACT else "int64", ())
+    return new_tensor(metas[0].dtype if metas[0].dtype in INEXACT else "int64", ())
 
 
 def _square(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -119,7 +119,7 @@ def _on_diagonal(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result,
     size = metas[0].size
     if not size:
         raise Mismatch("diag_embed of a 0-d tensor")
-    return fresh(metas[0].dtype, (*size, size[-1]))
+    return new_tensor(metas[0].dtype, (*size, size[-1]))
 
 
 def _transformed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -158,7 +158,7 @@ def _distances(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, .
     (m, k), (n, other) = metas[0].size, metas[1].size
     if k != other or 0 in (m, n, k):
         raise Mismatch("the points have other dimensions, or there are none")
-    return fresh(metas[0].dtype, (m, n))
+    return new_tensor(metas[0].dtype, (m, n))
 
 
 # Matrices whose inverse is well conditioned: rounding stays rounding.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.builders import CROSS, fresh
+from fuzz.operators.builders import CROSS, new_tensor
 from fuzz.operators.dtypes import INEXACT
 from fuzz.operators.layout import broadcast, expandable
 from fuzz.operators.row import (
@@ -31,14 +31,14 @@ def _row(name: str, source: str, operands: tuple[Operand, ...], rule: Rule, save
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=True,
         saves=saves,
         defines="",
@@ -69,7 +69,7 @@ def _plain(a: int, b: int) -> Rule:
         _of_ranks(metas, a, b)
         if metas[0].size[:-2] != metas[1].size[:-2]:
             raise Mismatch("the batches differ")
-        return fresh(metas[0].dtype, product(metas[0].size, metas[1].size))
+        return new_tensor(metas[0].dtype, product(metas[0].size, metas[1].size))
 
     return rule
 
@@ -80,14 +80,14 @@ def _general(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
         raise Mismatch("the dtypes differ")
     size = product(a.size, b.size)
     if len(a.size) <= 2 and len(b.size) <= 2:
-        return fresh(a.dtype, size)
+        return new_tensor(a.dtype, size)
     # How eager folds batches decides the strides; they are left open.
     return (Result(Meta(a.dtype, size, None)),)
 
 
 def _outer(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     _of_ranks(metas, 1, 1)
-    return fresh(metas[0].dtype, metas[0].size + metas[1].size)
+    return new_tensor(metas[0].dtype, metas[0].size + metas[1].size)
 
 
 def _added(ranks: int) -> Rule:
@@ -109,7 +109,7 @@ def _linear(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     if len({meta.dtype for meta in metas}) > 1:
         raise Mismatch("the dtypes differ")
     size = x.size[:-1] + bias.size
-    return fresh(x.dtype, size)
+    return new_tensor(x.dtype, size)
 
 
 def _rank(*ranks: int) -> Operand:

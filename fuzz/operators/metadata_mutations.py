@@ -23,7 +23,7 @@ from fuzz.operators.row import (
     Rule,
     Size,
 )
-from fuzz.operators.view_rules import restrided, squeezed, transposed, transposed_matrix, unsqueezed
+from fuzz.operators.view_rules import restride, squeeze, transpose, transpose_matrix, unsqueeze
 from fuzz.operators.views import DIM0, DIM1, NEW_DIM, RESTRIDED
 
 
@@ -44,14 +44,14 @@ def _row(
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=change,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=change in (Change.GEOMETRY, Change.STORAGE, Change.UNTYPED),
         saves=NOTHING,
         defines="",
@@ -89,7 +89,7 @@ def _moved(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def _moved_within(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     _moved(metas, attributes)
-    return (Result(restrided(metas[1], attributes)),)
+    return (Result(restride(metas[1], attributes)),)
 
 
 def _emptied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -101,7 +101,7 @@ def _emptied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
 def _squeezed_along(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if metas[0].conj or metas[0].neg:  # of which eager squeezes a copy, torch 2.13, and copies that back
         raise Mismatch("a lazily conjugated or negated tensor")
-    return (Result(squeezed(metas[0], [dimension(attributes["dim"], len(metas[0].size))])),)
+    return (Result(squeeze(metas[0], [dimension(attributes["dim"], len(metas[0].size))])),)
 
 
 def _same(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -149,20 +149,20 @@ _NEW_SIZE = Attribute("size", "ints", _draw_new_size)
 _FLAG = Attribute("value", "bool", lambda choices, metas, chosen: not choices.chance(0.25))
 
 ROWS = (
-    _row("t_", "{0}.t_()", lambda m, a: (Result(transposed_matrix(m[0])),), operands=(_MATRIX,)),
+    _row("t_", "{0}.t_()", lambda m, a: (Result(transpose_matrix(m[0])),), operands=(_MATRIX,)),
     _row(
         "transpose_",
         "{0}.transpose_({dim0}, {dim1})",
-        lambda m, a: (Result(transposed(m[0], a)),),
+        lambda m, a: (Result(transpose(m[0], a)),),
         (DIM0, DIM1),
     ),
     _row(
         "swapdims_",
         "{0}.swapdims_({dim0}, {dim1})",
-        lambda m, a: (Result(transposed(m[0], a)),),
+        lambda m, a: (Result(transpose(m[0], a)),),
         (DIM0, DIM1),
     ),
-    _row("squeeze_", "{0}.squeeze_()", lambda m, a: (Result(squeezed(m[0], range(len(m[0].size)))),)),
+    _row("squeeze_", "{0}.squeeze_()", lambda m, a: (Result(squeeze(m[0], range(len(m[0].size)))),)),
     _row(
         "squeeze_dim_",
         "{0}.squeeze_({dim})",
@@ -170,11 +170,11 @@ ROWS = (
         (DIM,),
         (_PLAIN,),
     ),
-    _row("unsqueeze_", "{0}.unsqueeze_({dim})", lambda m, a: (Result(unsqueezed(m[0], a)),), (NEW_DIM,)),
+    _row("unsqueeze_", "{0}.unsqueeze_({dim})", lambda m, a: (Result(unsqueeze(m[0], a)),), (NEW_DIM,)),
     _row(
         "as_strided_",
         "{0}.as_strided_({size}, {stride}, {offset})",
-        lambda m, a: (Result(restrided(m[0], a)),),
+        lambda m, a: (Result(restride(m[0], a)),),
         RESTRIDED,
         (_MODELLED,),
     ),

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fuzz.operators.builders import DIM, integer
 from fuzz.operators.layout import dimension
-from fuzz.operators.row import Attribute, Attributes, Kind, Link, Meta, Mismatch, Result
-from fuzz.operators.view_rules import sliced
+from fuzz.operators.row import Aliasing, Attribute, Attributes, Kind, Meta, Mismatch, Result
+from fuzz.operators.view_rules import slice_dim
 from fuzz.operators.views import RANKED, draw_piece, select, view_row
 
 PIECE = Attribute("length", "int", draw_piece)
@@ -32,8 +32,8 @@ def _pieces(metas: Sequence[Meta], attributes: Attributes, length: int) -> tuple
         raise Mismatch("not between 1 and 16 pieces")
     return tuple(
         Result(
-            sliced(meta, {"dim": dim, "start": at, "end": min(at + length, n), "step": 1}),
-            Link.VIEW,
+            slice_dim(meta, {"dim": dim, "start": at, "end": min(at + length, n), "step": 1}),
+            Aliasing.VIEW,
         )
         for at in range(0, n, length)
     )
@@ -45,7 +45,7 @@ def split(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return _pieces(metas, attributes, integer(attributes, "length"))
 
 
-def chunked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def chunk(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if not metas[0].size or integer(attributes, "chunks") < 1:
         raise Mismatch("no chunks")
     n = metas[0].size[dimension(attributes["dim"], len(metas[0].size))]
@@ -61,7 +61,7 @@ def _tensor_split(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result
     short, longer = divmod(meta.size[dim], count)
     ends = [(i + 1) * short + min(i + 1, longer) for i in range(count)]
     return tuple(
-        Result(sliced(meta, {"dim": dim, "start": start, "end": end, "step": 1}), Link.VIEW)
+        Result(slice_dim(meta, {"dim": dim, "start": start, "end": end, "step": 1}), Aliasing.VIEW)
         for start, end in zip([0, *ends], ends, strict=False)
     )
 
@@ -86,7 +86,7 @@ ROWS = (
     view_row(
         "chunk",
         "{0}.chunk({chunks}, {dim})",
-        chunked,
+        chunk,
         (DIM, CHUNKS),
         operands=(RANKED,),
         kind=Kind.MULTI_VIEW,

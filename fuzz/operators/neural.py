@@ -50,27 +50,27 @@ def neural(
         rule=rule,
         source=source,
         writes=writes,
-        counted=counted,
+        bumps_version=counted,
         statistics=statistics,
         fills=None,
         change=None,
         expanded=expanded,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=True,
         saves=saves,
         defines="",
     )
 
 
-def made(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
+def new_output(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
     """A new tensor, contiguous if the input is; kernels choose its strides otherwise."""
     plain = metas[0].stride == contiguous(metas[0].size)
     return (Result(Meta(metas[0].dtype, size, contiguous(size) if plain else None)),)
 
 
-def alike(metas: Sequence[Meta]) -> None:
+def check_one_dtype(metas: Sequence[Meta]) -> None:
     if len({meta.dtype for meta in metas}) > 1:
         raise Mismatch("the dtypes differ")
     if any(0 in meta.size for meta in metas):
@@ -79,7 +79,7 @@ def alike(metas: Sequence[Meta]) -> None:
 
 def _convolved(transposed: bool) -> Rule:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-        alike(metas)
+        check_one_dtype(metas)
         x, weight = metas
         padding = integer(attributes, "padding")
         if len(weight.size) not in (3, 4) or len(x.size) != len(weight.size) or not 0 <= padding <= 1:
@@ -104,7 +104,7 @@ def _convolved(transposed: bool) -> Rule:
 
 def _convolved_volume(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """A volume without a batch, and the kernel of one channel."""
-    alike(metas)
+    check_one_dtype(metas)
     whole, kernel = metas[0].size, metas[1].size
     padding = integer(attributes, "padding")
     if len(whole) != 4 or len(kernel) != 4 or kernel[0] != whole[0] or not 0 <= padding <= 1:
@@ -118,17 +118,17 @@ def _convolved_volume(metas: Sequence[Meta], attributes: Attributes) -> tuple[Re
 
 def _pooled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """Windows of two by two that overlap, or do not."""
-    alike(metas)
+    check_one_dtype(metas)
     size, step = metas[0].size, integer(attributes, "step")
     if len(size) not in (3, 4) or min(size[-2:]) < 2 or not 1 <= step <= 2:
         raise Mismatch("too small for windows of two by two")
     space = tuple((n - 2) // step + 1 for n in size[-2:])
-    return made(metas, size[:-2] + space)
+    return new_output(metas, size[:-2] + space)
 
 
 def _pooled_rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """Windows of two that overlap, or do not."""
-    alike(metas)
+    check_one_dtype(metas)
     size, step = metas[0].size, integer(attributes, "step")
     if len(size) not in (2, 3) or size[-1] < 2 or not 1 <= step <= 2:
         raise Mismatch("too small for windows of two")
@@ -141,11 +141,11 @@ def _enlarged(times: float, *ranks: int) -> Rule:
     """As many times as large in space."""
 
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-        alike(metas)
+        check_one_dtype(metas)
         size = metas[0].size
         if len(size) not in ranks:
             raise Mismatch("batches of channels are needed")
-        return made(metas, size[:2] + tuple(int(times * n) for n in size[2:]))
+        return new_output(metas, size[:2] + tuple(int(times * n) for n in size[2:]))
 
     return rule
 
@@ -154,7 +154,7 @@ def _attended(rank: int) -> Rule:
     """Contiguous queries, keys and values: of others, kernels choose what a backward keeps."""
 
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-        alike(metas)
+        check_one_dtype(metas)
         query, key, value = (meta.size for meta in metas)
         if len(query) != rank or key != value or key != (*query[:-2], *key[-2:-1], query[-1]):
             raise Mismatch("queries, keys and values do not fit")
@@ -166,7 +166,7 @@ def _attended(rank: int) -> Rule:
 
 
 def _averaged(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    alike(metas)
+    check_one_dtype(metas)
     size = metas[0].size
     if len(size) not in (3, 4):
         raise Mismatch("a tensor of rank 3 or 4 is needed")
@@ -180,14 +180,14 @@ def _padded(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     last = size[-1] + integer(attributes, "before") + integer(attributes, "after")
     if last < 1 or max(abs(integer(attributes, name)) for name in ("before", "after")) > 3:
         raise Mismatch("nothing is left, or too much is added")
-    return made(metas, (*size[:-1], last))
+    return new_output(metas, (*size[:-1], last))
 
 
 def _reflected(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     size = metas[0].size
     if len(size) not in (2, 3) or 0 in size or size[-1] < 2:
         raise Mismatch("a tensor of rank 2 or 3, with two elements in a row, is needed")
-    return made(metas, (*size[:-1], size[-1] + 2))
+    return new_output(metas, (*size[:-1], size[-1] + 2))
 
 
 def _halved(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:

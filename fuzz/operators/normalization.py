@@ -8,7 +8,7 @@ from math import prod
 
 from fuzz.operators.builders import SELF
 from fuzz.operators.layout import contiguous
-from fuzz.operators.neural import FUNCTION, SINGLE, alike, made, neural
+from fuzz.operators.neural import FUNCTION, SINGLE, check_one_dtype, neural, new_output
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -25,7 +25,7 @@ _row = partial(neural, kind=Kind.NORMALIZATION)
 
 def _channels(metas: Sequence[Meta]) -> None:
     """All other operands have one element for each channel."""
-    alike(metas)
+    check_one_dtype(metas)
     if any(meta.size != metas[0].size[1:2] for meta in metas[1:]):
         raise Mismatch("one element for each channel is needed")
 
@@ -35,7 +35,7 @@ def _batch_normalized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Re
     if len(size) < 2 or 0 in size or prod(size) // size[1] < 2:
         raise Mismatch("more than one value for each channel is needed")
     _channels(metas)
-    return made(metas, size)
+    return new_output(metas, size)
 
 
 def _normalized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -43,7 +43,7 @@ def _normalized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     if len(metas[0].size) < 2:
         raise Mismatch("channels are needed")
     _channels(metas)
-    return made(metas, metas[0].size)
+    return new_output(metas, metas[0].size)
 
 
 def _instances_normalized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -51,15 +51,15 @@ def _instances_normalized(metas: Sequence[Meta], attributes: Attributes) -> tupl
     if len(size) < 3 or prod(size[2:]) < 2 or metas[0].stride != contiguous(size):
         raise Mismatch("contiguous instances of several values are needed: of any other a copy is kept")
     _channels(metas)
-    return made(metas, size)
+    return new_output(metas, size)
 
 
 def _grouped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    alike(metas)
+    check_one_dtype(metas)
     size = metas[0].size
     if len(size) < 2 or prod(size[1:]) < 2 or metas[0].stride != contiguous(size):
         raise Mismatch("a contiguous tensor of rank 2 or more is needed: of any other a copy is kept")
-    return made(metas, size)
+    return new_output(metas, size)
 
 
 def _each(meta: Meta, earlier: Sequence[Meta]) -> bool:

@@ -11,7 +11,7 @@ from fuzz.choices import Choices
 from fuzz.operators import indexing, matmul, pointwise, reductions
 from fuzz.operators.builders import ANY, ARITHMETIC, INDEX, NOTHING, SMOOTH, expands, same_dtype
 from fuzz.operators.dtypes import CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC
-from fuzz.operators.inplace import whole
+from fuzz.operators.inplace import writes_all
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import (
     Attribute,
@@ -44,7 +44,7 @@ def _row(
     attributes: tuple[Attribute, ...] = (),
     *,
     overlap: bool = False,
-    fills: Fills = whole,
+    fills: Fills = writes_all,
     change: Change | None = None,
     expanded: Expanded = Expanded.REFUSED,
 ) -> Operator:
@@ -56,14 +56,14 @@ def _row(
         rule=rule,
         source=source,
         writes=(0,),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=fills,
         change=change,
         expanded=expanded,
         overlap=overlap,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=True,
         saves=NOTHING,
         defines="",

@@ -18,10 +18,10 @@ from fuzz.operators.builders import (
     SELF,
     SMOOTH,
     VALUE,
-    anything,
     as_number,
     broadcasts,
     elementwise,
+    fits_anywhere,
     same_dtype,
 )
 from fuzz.operators.dtypes import (
@@ -37,11 +37,11 @@ from fuzz.operators.dtypes import (
     promote,
 )
 from fuzz.operators.row import (
+    Aliasing,
     Attribute,
     Attributes,
     Expanded,
     Kind,
-    Link,
     Meta,
     Mismatch,
     Operand,
@@ -70,14 +70,14 @@ def pointwise(
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=differentiable,
         saves=saves,
         defines="",
@@ -150,7 +150,7 @@ def _combines(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
 
 
 def _same(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(metas[0], Link.SELF),)
+    return (Result(metas[0], Aliasing.SELF),)
 
 
 def unary(name: str, saves: Saves, *, operand: Operand = REAL, source: str | None = None) -> Operator:
@@ -164,12 +164,12 @@ def test_row(name: str, source: str, operand: Operand) -> Operator:
 
 
 def binary(name: str, source: str, saves: Saves, dtypes: frozenset[str], rule: Rule = _promotes) -> Operator:
-    operands = (Operand(dtypes, anything), Operand(dtypes, broadcasts))
+    operands = (Operand(dtypes, fits_anywhere), Operand(dtypes, broadcasts))
     return pointwise(name, source, operands, rule, saves)
 
 
 def comparison(name: str, source: str, dtypes: frozenset[str], rule: Rule = _compares) -> Operator:
-    operands = (Operand(dtypes, anything), Operand(dtypes, broadcasts))
+    operands = (Operand(dtypes, fits_anywhere), Operand(dtypes, broadcasts))
     return pointwise(name, source, operands, rule, NOTHING, differentiable=False)
 
 
@@ -183,8 +183,8 @@ _EXPONENT = Attribute("value", "int", lambda choices, metas, chosen: choices.pic
 _MIN = Attribute("min", "number", lambda choices, metas, chosen: choices.pick((-1, 0)))
 _MAX = Attribute("max", "number", lambda choices, metas, chosen: choices.pick((1, 2)))
 REAL_LIKE = Operand(FLOATS, lambda meta, earlier: same_dtype(meta, earlier) and broadcasts(meta, earlier))
-_COMPLEX = Operand(COMPLEX, anything)
-_SINGLE = Operand(frozenset({"float32", "float64"}), anything)
+_COMPLEX = Operand(COMPLEX, fits_anywhere)
+_SINGLE = Operand(frozenset({"float32", "float64"}), fits_anywhere)
 _ALL = DTYPES
 _BITWISE = INTEGERS | BOOL
 _CLAMP = "{0}.clamp({min}, {max})"
@@ -264,7 +264,7 @@ ROWS = (
     pointwise(
         "where",
         "torch.where({0}, {1}, {2})",
-        (Operand(BOOL, anything), Operand(DTYPES, broadcasts), Operand(DTYPES, broadcasts)),
+        (Operand(BOOL, fits_anywhere), Operand(DTYPES, broadcasts), Operand(DTYPES, broadcasts)),
         _chooses,
         ((0, (1, 2)),),
     ),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from fuzz.operators.builders import INDEX, NOTHING, NUMBERS, REAL, RESULT, anything, like
+from fuzz.operators.builders import INDEX, NOTHING, NUMBERS, REAL, RESULT, empty_like, fits_anywhere
 from fuzz.operators.dtypes import FLOATS, NUMERIC
 from fuzz.operators.row import (
     MAX_ELEMENTS,
@@ -122,7 +122,7 @@ def rows_or_nearest(x, index):
 """.strip()
 
 
-def starting(operators: Iterable[Operator]) -> list[str]:
+def initial_state_lines(operators: Iterable[Operator]) -> list[str]:
     """The lines that make the fields which these rows use what they are before the first call.
 
     >>> starting([row for row in ROWS if row.name == "count"])
@@ -153,14 +153,14 @@ def _row(
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=differentiable,
         saves=saves,
         defines=defines,
@@ -168,7 +168,7 @@ def _row(
 
 
 def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(like(metas[0])),)
+    return (Result(empty_like(metas[0])),)
 
 
 def _nothing(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -201,7 +201,7 @@ def _rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def _reads(name: str, source: str, defines: str = "", dtypes: frozenset[str] = NUMERIC) -> Operator:
     """Makes a tensor like its operand, by what Python state says."""
-    return _row(name, source, _alike, (Operand(dtypes, anything),), defines)
+    return _row(name, source, _alike, (Operand(dtypes, fits_anywhere),), defines)
 
 
 def _does(name: str, source: str, defines: str = "") -> Operator:
@@ -209,7 +209,7 @@ def _does(name: str, source: str, defines: str = "") -> Operator:
     return _row(name, source, _nothing, (), defines, differentiable=False)
 
 
-_EXACT = Operand(frozenset({"float32", "float64"}), anything)
+_EXACT = Operand(frozenset({"float32", "float64"}), fits_anywhere)
 
 ROWS = (
     _row("mark", "{0}.mark = True", _nothing, (NUMBERS,), differentiable=False),

@@ -19,10 +19,10 @@ from fuzz.operators.builders import (
     RESULT,
     SELF,
     SMOOTH,
-    fresh,
+    empty_like,
     ints,
-    like,
-    reduced,
+    new_tensor,
+    reduce_size,
     sized_dim,
 )
 from fuzz.operators.dtypes import FLOATS, INEXACT
@@ -62,14 +62,14 @@ def _row(
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=differentiable,
         saves=saves,
         defines="",
@@ -97,7 +97,7 @@ def _whole(dtype: Dtype, filled: bool = False) -> Rule:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
         if filled and prod(metas[0].size) == 0:
             raise Mismatch("there are no elements")
-        return fresh(dtype(metas[0].dtype), ())
+        return new_tensor(dtype(metas[0].dtype), ())
 
     return rule
 
@@ -106,7 +106,7 @@ def _along(dtype: Dtype, filled: bool = False) -> Rule:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
         size = metas[0].size
         dim = sized_dim(metas, attributes) if filled else dimension(attributes["dim"], len(size))
-        return fresh(dtype(metas[0].dtype), reduced(size, [dim], attributes["keepdim"]))
+        return new_tensor(dtype(metas[0].dtype), reduce_size(size, [dim], attributes["keepdim"]))
 
     return rule
 
@@ -116,7 +116,7 @@ def _sum_dims(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
     dims = [dimension(dim, len(size)) for dim in ints(attributes, "dims")]
     if not dims or len(set(dims)) < len(dims):
         raise Mismatch("no dimensions, or one of them twice")
-    return fresh(_summed(metas[0].dtype), reduced(size, dims, attributes["keepdim"]))
+    return new_tensor(_summed(metas[0].dtype), reduce_size(size, dims, attributes["keepdim"]))
 
 
 def _spread(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -125,7 +125,7 @@ def _spread(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     dim = dimension(attributes["dim"], len(size))
     if not size or size[dim] < 2 or 0 in size:
         raise Mismatch("a variance of fewer than two elements")
-    return fresh(metas[0].dtype, reduced(size, [dim], attributes["keepdim"]))
+    return new_tensor(metas[0].dtype, reduce_size(size, [dim], attributes["keepdim"]))
 
 
 def _twice(rule: Rule) -> Rule:
@@ -142,7 +142,7 @@ def _and_indices(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result,
 
 def _sorted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     dimension(attributes["dim"], len(metas[0].size))
-    values = like(metas[0])
+    values = empty_like(metas[0])
     return (Result(values), Result(values._replace(dtype="int64")))
 
 
@@ -155,7 +155,7 @@ def _scanned_with_indices(metas: Sequence[Meta], attributes: Attributes) -> tupl
 def _scanned(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     dimension(attributes["dim"], len(metas[0].size))
     meta = metas[0]
-    return fresh(_summed(meta.dtype), meta.size)
+    return new_tensor(_summed(meta.dtype), meta.size)
 
 
 def _softened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -170,13 +170,13 @@ def _normalized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     for other in metas[1:]:
         if other.size != meta.size[-1:] or other.dtype != meta.dtype:
             raise Mismatch("a weight that is not of the last dimension's size")
-    return fresh(meta.dtype, meta.size)
+    return new_tensor(meta.dtype, meta.size)
 
 
 def _loss(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if metas[0].size != metas[1].size or metas[0].dtype != metas[1].dtype:
         raise Mismatch("a loss of tensors of different size or dtype")
-    return fresh(metas[0].dtype, ())
+    return new_tensor(metas[0].dtype, ())
 
 
 def _draw_dims(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:

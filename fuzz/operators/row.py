@@ -44,7 +44,7 @@ class Meta(NamedTuple):
     neg: bool = False
 
 
-class Link(StrEnum):
+class Aliasing(StrEnum):
     """How a result hangs on the first operand."""
 
     FRESH = "fresh"  # memory of its own
@@ -83,7 +83,7 @@ class Result(NamedTuple):
     """One result of an operator: its metadata, and how it hangs on the first operand."""
 
     meta: Meta
-    link: Link = Link.FRESH
+    aliasing: Aliasing = Aliasing.FRESH
 
 
 class Kind(StrEnum):
@@ -191,14 +191,14 @@ class Operator:
     rule: Rule
     source: str
     writes: tuple[int, ...]  # the operands whose data it writes
-    counted: bool  # their version counters notice
+    bumps_version: bool  # their version counters notice
     statistics: tuple[int, ...]  # the operands that have no derivative: eager refuses those that require grad
     fills: Fills | None
     change: Change | None
     expanded: Expanded
     overlap: bool  # other operands may be exactly the elements of one that is written to
     random: bool  # draws from the global generator
-    acts: bool  # notes what it is given outside of the program (`fuzz.operators.side_effects`)
+    has_side_effect: bool  # notes what it is given outside of the program (`fuzz.operators.side_effects`)
     differentiable: bool  # its floating results (or operand 0, where it writes to it) can require grad
     saves: Saves
     defines: str  # a class or an operator that `source` uses, defined ahead of the function, or ""

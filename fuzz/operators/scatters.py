@@ -14,14 +14,14 @@ from fuzz.operators.builders import (
     SELF,
     SMOOTH,
     VALUE,
-    anything,
     draw_bool,
+    fits_anywhere,
     same_dtype,
     sized_dim,
-    stored,
+    store_result,
 )
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, INTEGERS, NUMERIC
-from fuzz.operators.inplace import in_place, whole
+from fuzz.operators.inplace import in_place, writes_all
 from fuzz.operators.layout import expandable
 from fuzz.operators.row import (
     Attribute,
@@ -135,7 +135,7 @@ def _outer_product(metas: Sequence[Meta], attributes: Attributes) -> tuple[Resul
 def _same_dtypes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if len({meta.dtype for meta in metas}) > 1:
         raise Mismatch("the dtypes differ")
-    return stored(metas, metas[0].dtype)
+    return store_result(metas, metas[0].dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -194,8 +194,8 @@ _STACK = Operand(NUMERIC, lambda meta, earlier: len(meta.size) > 1)
 _SLOTS = Operand(INDEX.dtypes, _slots)
 _SOME = Operand(INDEX.dtypes, lambda meta, earlier: len(meta.size) > 0)
 _MASK = Operand(BOOL, lambda meta, earlier: expandable(meta.size, earlier[0].size))
-_SINGLE = Operand(frozenset({"float32", "float64"}), anything)
-_WHOLE = Operand(INTEGERS | SMOOTH.dtypes - COMPLEX, anything)
+_SINGLE = Operand(frozenset({"float32", "float64"}), fits_anywhere)
+_WHOLE = Operand(INTEGERS | SMOOTH.dtypes - COMPLEX, fits_anywhere)
 _INTO = Operand(
     INEXACT, lambda meta, earlier: same_dtype(meta, earlier) and expandable(meta.size, earlier[0].size)
 )
@@ -217,7 +217,7 @@ def _unary(name: str, saves: Saves, source: str | None = None) -> Operator:
 
 
 def _drawn(name: str, source: str, operand: Operand = _SINGLE) -> Operator:
-    return _write(name, source, (operand,), _nothing_more, fills=whole, random=True)
+    return _write(name, source, (operand,), _nothing_more, fills=writes_all, random=True)
 
 
 def _reduced(how: str) -> Operator:
@@ -244,7 +244,7 @@ ROWS = (
     _write(
         "put_",
         "{0}.put_({1} % {elements}, {2}, accumulate=True)",
-        (Operand(_ADDED, anything), INDEX, Operand(_ADDED, _like_index)),
+        (Operand(_ADDED, fits_anywhere), INDEX, Operand(_ADDED, _like_index)),
         _put,
         ((2, (2,)),),
         overlap=False,
@@ -265,7 +265,7 @@ ROWS = (
     _write(
         "masked_scatter_",
         "{0}.masked_scatter_({1}, {2})",
-        (Operand(_ADDED, anything), _MASK, Operand(_ADDED, _twin)),
+        (Operand(_ADDED, fits_anywhere), _MASK, Operand(_ADDED, _twin)),
         _mask_filled,
         ((1, (0, 2)),),
         overlap=False,

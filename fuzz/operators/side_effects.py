@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.builders import NOTHING, SMOOTH, like
+from fuzz.operators.builders import NOTHING, SMOOTH, empty_like
 from fuzz.operators.row import Attributes, Expanded, Kind, Meta, Operand, Operator, Result, Rule
 
 NOTES = "torch.ops.aotfuzz.notes"
@@ -67,14 +67,14 @@ def _row(name: str, source: str, rule: Rule, defines: str, *, differentiable: bo
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=True,
+        has_side_effect=True,
         differentiable=differentiable,
         saves=NOTHING,
         defines=defines,
@@ -86,7 +86,7 @@ def _nothing(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
 
 
 def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(like(metas[0])),)
+    return (Result(empty_like(metas[0])),)
 
 
 _REAL = Operand(frozenset({"float32", "float64"}), SMOOTH.fits)

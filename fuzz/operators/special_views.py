@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from fuzz.choices import Choices
 from fuzz.operators.builders import ANY, DIM, text
 from fuzz.operators.dtypes import BOOL, COMPLEX, COMPLEX_OF, DTYPES, ITEM_SIZE, REAL_OF
-from fuzz.operators.multi_views import CHUNKS, PIECE, chunked, split
+from fuzz.operators.multi_views import CHUNKS, PIECE, chunk, split
 from fuzz.operators.row import (
+    Aliasing,
     Attribute,
     Attributes,
     Constant,
     Kind,
-    Link,
     Meta,
     Mismatch,
     Operand,
@@ -21,7 +21,7 @@ from fuzz.operators.row import (
     Rule,
     Size,
 )
-from fuzz.operators.view_rules import transposed_matrix
+from fuzz.operators.view_rules import transpose_matrix
 from fuzz.operators.views import view_row
 
 _IDENTITY = """\
@@ -63,7 +63,7 @@ def _recast(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
         raise Mismatch("the same dtype, or bool, of which not every byte is one")
     old, new = ITEM_SIZE[meta.dtype], ITEM_SIZE[dtype]
     if old == new:
-        return (Result(meta._replace(dtype=dtype), Link.DETACHED),)
+        return (Result(meta._replace(dtype=dtype), Aliasing.DETACHED),)
     if not meta.size or meta.stride[-1] != 1:
         raise Mismatch("elements of another length need a last dimension of stride 1")
     *size, last = meta.size
@@ -73,10 +73,10 @@ def _recast(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
         if last % ratio or meta.offset % ratio or any(step % ratio for step in stride):
             raise Mismatch("size, strides and offset are no multiples of the longer element")
         longer = ((*size, last // ratio), (*(step // ratio for step in stride), 1), meta.offset // ratio)
-        return (Result(Meta(dtype, *longer), Link.DETACHED),)
+        return (Result(Meta(dtype, *longer), Aliasing.DETACHED),)
     ratio = old // new
     shorter = ((*size, last * ratio), (*(step * ratio for step in stride), 1), meta.offset * ratio)
-    return (Result(Meta(dtype, *shorter), Link.DETACHED),)
+    return (Result(Meta(dtype, *shorter), Aliasing.DETACHED),)
 
 
 def _pairs(meta: Meta) -> tuple[Size | None, int]:
@@ -96,7 +96,7 @@ def _as_real(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     _check_elements(meta)
     stride, offset = _pairs(meta)
     paired = None if stride is None else (*stride, 1)
-    return (Result(Meta(REAL_OF[meta.dtype], (*meta.size, 2), paired, offset, neg=meta.neg), Link.VIEW),)
+    return (Result(Meta(REAL_OF[meta.dtype], (*meta.size, 2), paired, offset, neg=meta.neg), Aliasing.VIEW),)
 
 
 def _part(second: bool) -> Rule:
@@ -104,7 +104,9 @@ def _part(second: bool) -> Rule:
         meta = metas[0]
         stride, offset = _pairs(meta)
         neg = meta.neg != (second and meta.conj)
-        return (Result(Meta(REAL_OF[meta.dtype], meta.size, stride, offset + second, neg=neg), Link.VIEW),)
+        return (
+            Result(Meta(REAL_OF[meta.dtype], meta.size, stride, offset + second, neg=neg), Aliasing.VIEW),
+        )
 
     return rule
 
@@ -118,11 +120,11 @@ def _as_complex(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     if meta.offset % 2 or any(step % 2 for step in stride):
         raise Mismatch("pairs at odd places")
     halved = (meta.size[:-1], tuple(step // 2 for step in stride), meta.offset // 2)
-    return (Result(Meta(COMPLEX_OF[meta.dtype], *halved), Link.VIEW),)
+    return (Result(Meta(COMPLEX_OF[meta.dtype], *halved), Aliasing.VIEW),)
 
 
 def _conjugated(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(metas[0]._replace(conj=not metas[0].conj), Link.VIEW),)
+    return (Result(metas[0]._replace(conj=not metas[0].conj), Aliasing.VIEW),)
 
 
 def _negated_imag(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -130,18 +132,18 @@ def _negated_imag(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result
 
 
 def _resolved_conj(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(metas[0], Link.FRESH if metas[0].conj else Link.SELF),)
+    return (Result(metas[0], Aliasing.FRESH if metas[0].conj else Aliasing.SELF),)
 
 
 def _resolved_neg(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(metas[0], Link.FRESH if metas[0].neg else Link.SELF),)
+    return (Result(metas[0], Aliasing.FRESH if metas[0].neg else Aliasing.SELF),)
 
 
 def _unsafe(rule: Rule) -> Rule:
     def unsafe(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
         if _lazy(metas[0]):
             raise Mismatch("pieces of a copy that is conjugated or negated, on memory that nobody sees")
-        return tuple(Result(meta, Link.UNSAFE) for meta, _ in rule(metas, attributes))
+        return tuple(Result(meta, Aliasing.UNSAFE) for meta, _ in rule(metas, attributes))
 
     return unsafe
 
@@ -195,16 +197,18 @@ ROWS = (
     view_row(
         "unsafe_chunk",
         "{0}.unsafe_chunk({chunks}, {dim})",
-        _unsafe(chunked),
+        _unsafe(chunk),
         (DIM, CHUNKS),
         operands=(_RANKED,),
         kind=Kind.MULTI_VIEW,
     ),
-    view_row("function_view", "View.apply({0})", lambda m, a: (Result(m[0], Link.VIEW),), defines=_IDENTITY),
+    view_row(
+        "function_view", "View.apply({0})", lambda m, a: (Result(m[0], Aliasing.VIEW),), defines=_IDENTITY
+    ),
     view_row(
         "function_t",
         "Transpose.apply({0})",
-        lambda m, a: (Result(transposed_matrix(m[0]), Link.VIEW),),
+        lambda m, a: (Result(transpose_matrix(m[0]), Aliasing.VIEW),),
         operands=(_MATRIX,),
         defines=_TRANSPOSE,
     ),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.row import Attributes, Kind, Link, Meta, Operator, Result
+from fuzz.operators.row import Aliasing, Attributes, Kind, Meta, Operator, Result
 from fuzz.operators.views import view_row
 
 IMPORTS = (
@@ -19,7 +19,7 @@ IMPORTS = (
     "from torch.utils._pytree import tree_leaves, tree_map, tree_map_only",
 )
 
-WRAPPER = '''
+SUBCLASS_SOURCE = '''
 class Wrapper(torch.Tensor):
     """One or two tensors. What is done to it is done to each of them, one after the other."""
 
@@ -73,7 +73,7 @@ class Wrapper(torch.Tensor):
         return return_and_correct_aliasing(operator, args, kwargs, result)
 '''.strip()
 
-WRAP = '''
+WRAP_SOURCE = '''
 class Wrap(torch.autograd.Function):
     """Plain tensors as a wrapper, with a history that leads to the first of them."""
 
@@ -108,7 +108,7 @@ class Unwrap(torch.autograd.Function):
 '''.strip()
 
 
-def _row(name: str, source: str, link: Link, defines: str) -> Operator:
+def _row(name: str, source: str, link: Aliasing, defines: str) -> Operator:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
         return (Result(metas[0], link),)
 
@@ -116,7 +116,7 @@ def _row(name: str, source: str, link: Link, defines: str) -> Operator:
 
 
 ROWS = (
-    _row("wrap", "Wrap.apply({0})", Link.WRAPPED, WRAP),
-    _row("wrap_twice", "Wrap.apply({0}, {0}.detach())", Link.WRAPPED, WRAP),
-    _row("unwrap", "Unwrap.apply({0})", Link.PART, UNWRAP),
+    _row("wrap", "Wrap.apply({0})", Aliasing.WRAPPED, WRAP_SOURCE),
+    _row("wrap_twice", "Wrap.apply({0}, {0}.detach())", Aliasing.WRAPPED, WRAP_SOURCE),
+    _row("unwrap", "Unwrap.apply({0})", Aliasing.PART, UNWRAP),
 )

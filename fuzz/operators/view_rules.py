@@ -9,13 +9,13 @@ from fuzz.operators.layout import dimension, extent
 from fuzz.operators.row import MAX_RANK, Attributes, Meta, Mismatch
 
 
-def permuted(meta: Meta, dims: Sequence[int]) -> Meta:
+def permute(meta: Meta, dims: Sequence[int]) -> Meta:
     """The dimensions in another order."""
     stride = None if meta.stride is None else tuple(meta.stride[dim] for dim in dims)
     return meta._replace(size=tuple(meta.size[dim] for dim in dims), stride=stride)
 
 
-def transposed(meta: Meta, attributes: Attributes) -> Meta:
+def transpose(meta: Meta, attributes: Attributes) -> Meta:
     """Two dimensions exchanged: attributes dim0 and dim1."""
     rank = len(meta.size)
     a, b = dimension(attributes["dim0"], rank), dimension(attributes["dim1"], rank)
@@ -23,16 +23,16 @@ def transposed(meta: Meta, attributes: Attributes) -> Meta:
         return meta
     dims = list(range(rank))
     dims[a], dims[b] = b, a
-    return permuted(meta, dims)
+    return permute(meta, dims)
 
 
-def squeezed(meta: Meta, dims: Sequence[int]) -> Meta:
+def squeeze(meta: Meta, dims: Sequence[int]) -> Meta:
     """Without those of the dimensions that have size 1."""
     keep = [dim for dim, n in enumerate(meta.size) if n != 1 or dim not in dims]
-    return permuted(meta, keep)
+    return permute(meta, keep)
 
 
-def unsqueezed(meta: Meta, attributes: Attributes) -> Meta:
+def unsqueeze(meta: Meta, attributes: Attributes) -> Meta:
     """With a dimension of size 1 more, before attribute dim."""
     dim = dimension(attributes["dim"], len(meta.size) + 1)
     if len(meta.size) == MAX_RANK:
@@ -44,9 +44,9 @@ def unsqueezed(meta: Meta, attributes: Attributes) -> Meta:
     return meta._replace(size=(*meta.size[:dim], 1, *meta.size[dim:]), stride=stride)
 
 
-def restrided(meta: Meta, attributes: Attributes) -> Meta:
+def restride(meta: Meta, attributes: Attributes) -> Meta:
     """Attributes size, stride and offset, within the elements that the tensor spans already."""
-    placed = restrided_anywhere(meta, attributes)
+    placed = restride_anywhere(meta, attributes)
     assert meta.stride is not None
     end = meta.offset + extent(meta.size, meta.stride)
     if (
@@ -57,7 +57,7 @@ def restrided(meta: Meta, attributes: Attributes) -> Meta:
     return placed
 
 
-def restrided_anywhere(meta: Meta, attributes: Attributes) -> Meta:
+def restride_anywhere(meta: Meta, attributes: Attributes) -> Meta:
     """Attributes size, stride and offset, wherever that is in the storage."""
     size, stride, offset = lengths(attributes), lengths(attributes, "stride"), integer(attributes, "offset")
     if meta.stride is None:
@@ -69,14 +69,14 @@ def restrided_anywhere(meta: Meta, attributes: Attributes) -> Meta:
     return meta._replace(size=size, stride=stride, offset=offset)
 
 
-def transposed_matrix(meta: Meta) -> Meta:
+def transpose_matrix(meta: Meta) -> Meta:
     """What `t` gives: matrices transposed, vectors and numbers as they are."""
     if len(meta.size) > 2:
         raise Mismatch("t of a tensor of more than two dimensions")
-    return permuted(meta, range(len(meta.size) - 1, -1, -1))
+    return permute(meta, range(len(meta.size) - 1, -1, -1))
 
 
-def sliced(meta: Meta, attributes: Attributes) -> Meta:
+def slice_dim(meta: Meta, attributes: Attributes) -> Meta:
     """Attributes start, end and step along dim, as Python slices read them."""
     if not meta.size:
         raise Mismatch("a slice of a 0-d tensor")

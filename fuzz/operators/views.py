@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.builders import ANY, DIM, NOTHING, factored, integer, ints, lengths
+from fuzz.operators.builders import ANY, DIM, NOTHING, factor_size, integer, ints, lengths
 from fuzz.operators.dtypes import DTYPES
 from fuzz.operators.layout import contiguous, dimension, expandable, extent, view_stride
 from fuzz.operators.row import (
+    Aliasing,
     Attribute,
     Attributes,
     Constant,
     Expanded,
     Kind,
-    Link,
     Meta,
     Mismatch,
     Operand,
@@ -25,13 +25,13 @@ from fuzz.operators.row import (
     Size,
 )
 from fuzz.operators.view_rules import (
-    permuted,
-    restrided_anywhere,
-    sliced,
-    squeezed,
-    transposed,
-    transposed_matrix,
-    unsqueezed,
+    permute,
+    restride_anywhere,
+    slice_dim,
+    squeeze,
+    transpose,
+    transpose_matrix,
+    unsqueeze,
 )
 
 
@@ -55,14 +55,14 @@ def view_row(
         rule=rule,
         source=source,
         writes=(),
-        counted=True,
+        bumps_version=True,
         statistics=(),
         fills=None,
         change=None,
         expanded=Expanded.REFUSED,
         overlap=False,
         random=False,
-        acts=False,
+        has_side_effect=False,
         differentiable=differentiable,
         saves=NOTHING,
         defines=defines,
@@ -71,7 +71,7 @@ def view_row(
 
 def _view(meta: Meta, size: Size, stride: Size | None, offset: int | None = None) -> tuple[Result, ...]:
     moved = meta.offset if offset is None else offset
-    return (Result(meta._replace(size=size, stride=stride, offset=moved), Link.VIEW),)
+    return (Result(meta._replace(size=size, stride=stride, offset=moved), Aliasing.VIEW),)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def _reshaped(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
     if prod(size) != prod(meta.size):
         raise Mismatch(f"a tensor of size {meta.size} as {size}")
     if meta.stride is None:
-        return (Result(Meta(meta.dtype, size, None), Link.MAYBE),)
+        return (Result(Meta(meta.dtype, size, None), Aliasing.MAYBE),)
     stride = view_stride(meta.size, meta.stride, size)
     if stride is None:
         return (Result(Meta(meta.dtype, size, contiguous(size))),)
@@ -109,7 +109,7 @@ def _flattened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, .
     if first > last:
         raise Mismatch("flatten ends before it starts")
     if rank and first == last:
-        return (Result(meta, Link.SELF),)
+        return (Result(meta, Aliasing.SELF),)
     size = (*meta.size[:first], prod(meta.size[first : last + 1]), *meta.size[last + 1 :])
     return _reshaped(metas, size)
 
@@ -133,7 +133,7 @@ def _permute(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     dims = [dimension(dim, rank) for dim in ints(attributes, "dims")]
     if sorted(dims) != list(range(rank)):
         raise Mismatch(f"{dims} is no order of {rank} dimensions")
-    return (Result(permuted(metas[0], dims), Link.VIEW),)
+    return (Result(permute(metas[0], dims), Aliasing.VIEW),)
 
 
 def _move(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -143,7 +143,7 @@ def _move(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if rank:
         dims.remove(source)
         dims.insert(target, source)
-    return (Result(permuted(metas[0], dims), Link.VIEW),)
+    return (Result(permute(metas[0], dims), Aliasing.VIEW),)
 
 
 def select(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -166,7 +166,7 @@ def _first(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 
 def _slice(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(sliced(metas[0], attributes), Link.VIEW),)
+    return (Result(slice_dim(metas[0], attributes), Aliasing.VIEW),)
 
 
 def _narrow(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -174,7 +174,7 @@ def _narrow(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     if length < 0:
         raise Mismatch("a negative length")
     whole = {"dim": attributes["dim"], "start": start, "end": start + length, "step": 1}
-    return (Result(sliced(metas[0], whole), Link.VIEW),)
+    return (Result(slice_dim(metas[0], whole), Aliasing.VIEW),)
 
 
 def _expanded(meta: Meta, size: Size) -> tuple[Result, ...]:
@@ -226,7 +226,7 @@ def _unfold(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     return _view(meta, size, stride)
 
 
-def _detached(link: Link) -> Rule:
+def _detached(link: Aliasing) -> Rule:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
         return (Result(metas[0], link),)
 
@@ -274,7 +274,7 @@ def draw_piece(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> C
 
 
 def _draw_view_size(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
-    return factored(choices, prod(metas[0].size))
+    return factor_size(choices, prod(metas[0].size))
 
 
 def _draw_order(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
@@ -376,18 +376,18 @@ ROWS = (
             Attribute("end", "int", lambda choices, metas, chosen: choices.pick((-1, 0))),
         ),
     ),
-    view_row("alias", "{0}[...]", lambda m, a: (Result(m[0], Link.VIEW),)),
+    view_row("alias", "{0}[...]", lambda m, a: (Result(m[0], Aliasing.VIEW),)),
     view_row("permute", "{0}.permute({dims})", _permute, (_ORDER,)),
     view_row(
         "transpose",
         "{0}.transpose({dim0}, {dim1})",
-        lambda m, a: (Result(transposed(m[0], a), Link.VIEW),),
+        lambda m, a: (Result(transpose(m[0], a), Aliasing.VIEW),),
         (DIM0, DIM1),
     ),
     view_row(
         "swapaxes",
         "{0}.swapaxes({dim0}, {dim1})",
-        lambda m, a: (Result(transposed(m[0], a), Link.VIEW),),
+        lambda m, a: (Result(transpose(m[0], a), Aliasing.VIEW),),
         (DIM0, DIM1),
     ),
     view_row(
@@ -397,7 +397,9 @@ ROWS = (
         (DIM,),
         operands=(Operand(DTYPES, lambda meta, earlier: len(meta.size) > 0 and 0 not in meta.size),),
     ),
-    view_row("t", "{0}.t()", lambda m, a: (Result(transposed_matrix(m[0]), Link.VIEW),), operands=(_MATRIX,)),
+    view_row(
+        "t", "{0}.t()", lambda m, a: (Result(transpose_matrix(m[0]), Aliasing.VIEW),), operands=(_MATRIX,)
+    ),
     view_row(
         "movedim",
         "{0}.movedim({source}, {target})",
@@ -407,18 +409,18 @@ ROWS = (
     view_row(
         "squeeze",
         "{0}.squeeze()",
-        lambda m, a: (Result(squeezed(m[0], range(len(m[0].size))), Link.VIEW),),
+        lambda m, a: (Result(squeeze(m[0], range(len(m[0].size))), Aliasing.VIEW),),
     ),
     view_row(
         "squeeze_dim",
         "{0}.squeeze({dim})",
-        lambda m, a: (Result(squeezed(m[0], [dimension(a["dim"], len(m[0].size))]), Link.VIEW),),
+        lambda m, a: (Result(squeeze(m[0], [dimension(a["dim"], len(m[0].size))]), Aliasing.VIEW),),
         (DIM,),
     ),
     view_row(
         "unsqueeze",
         "{0}.unsqueeze({dim})",
-        lambda m, a: (Result(unsqueezed(m[0], a), Link.VIEW),),
+        lambda m, a: (Result(unsqueeze(m[0], a), Aliasing.VIEW),),
         (NEW_DIM,),
     ),
     view_row("select", "{0}.select({dim}, {index})", select, (DIM, _INDEX), operands=(RANKED,)),
@@ -451,10 +453,10 @@ ROWS = (
     view_row(
         "as_strided",
         "{0}.as_strided({size}, {stride}, {offset})",
-        lambda m, a: (Result(restrided_anywhere(m[0], a), Link.VIEW),),
+        lambda m, a: (Result(restride_anywhere(m[0], a), Aliasing.VIEW),),
         RESTRIDED,
         operands=(_MODELLED,),
     ),
-    view_row("detach", "{0}.detach()", _detached(Link.DETACHED), differentiable=False),
-    view_row("data", "{0}.data", _detached(Link.DATA), differentiable=False),
+    view_row("detach", "{0}.detach()", _detached(Aliasing.DETACHED), differentiable=False),
+    view_row("data", "{0}.data", _detached(Aliasing.DATA), differentiable=False),
 )

@@ -211,7 +211,7 @@ def render(program: Program) -> str:
         classes = [*classes, SWAP]
     for definition in dict.fromkeys((*classes, *(OPERATORS[name].defines for name in names))):
         lines += ["", "", *definition.splitlines()] if definition else []
-    starting = python_state.starting(map(OPERATORS.__getitem__, names))
+    starting = python_state.initial_state_lines(map(OPERATORS.__getitem__, names))
     if starting:
         lines += ["", "", "def start(state):", *(f"    {line}" for line in starting)]
         if program.module is None:
@@ -238,7 +238,7 @@ def render(program: Program) -> str:
 def keeps_state(program: Program) -> bool:
     """Whether the text has `state`, which lives longer than a call, and `start`, which begins it anew."""
     rows = (OPERATORS[statement.operator] for statement in program.statements)
-    return bool(python_state.starting(rows))
+    return bool(python_state.initial_state_lines(rows))
 
 
 def _imports(names: Iterable[str]) -> list[str]:
@@ -346,7 +346,7 @@ def _make(program: Program) -> Iterator[str]:
     for i, storage in enumerate(program.storages):
         if storage.detached:
             yield f"s{i}.detach_()"
-    if any(OPERATORS[statement.operator].acts for statement in program.statements):
+    if any(OPERATORS[statement.operator].has_side_effect for statement in program.statements):
         yield f"notes = {NOTES}.zero_()"
         tensors.append("notes")
     if program.module is not None:

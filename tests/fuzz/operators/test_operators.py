@@ -16,7 +16,7 @@ import torch
 
 from fuzz.abstract.state import Tensor
 from fuzz.generate.arguments import DTYPES as GENERATED_DTYPES
-from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Kind, Link, Mismatch, Operator
+from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Aliasing, Kind, Mismatch, Operator
 from fuzz.operators.dtypes import DTYPES, HALF, promote
 from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride
 from fuzz.operators.row import VIEWS_INSIDE, Meta
@@ -118,7 +118,7 @@ def test_rule_agrees_with_eager(name: str) -> None:
                 changed.add(i)
             if row.writes and not row.metadata:
                 counted = arg._version > before._version
-                assert counted == (row.counted and i in row.writes), loaded.text
+                assert counted == (row.bumps_version and i in row.writes), loaded.text
         for known, real in zip(program.statements[0].results, results, strict=True):
             agree(state.tensor(known), real, loaded.text)
         if results:
@@ -169,20 +169,20 @@ def check_links(program: Program, row: Operator, args: list[Any], results: list[
     metas = begin(program).use(row, statement.operands, {}).metas
     outcome = row.rule(metas, dict(statement.attributes))
     for (_, link), real in zip(outcome, results, strict=True):
-        assert any(real is arg for arg in args) == (link is Link.SELF), text
-        if link is Link.FRESH and row.kind not in VIEWS_INSIDE:
+        assert any(real is arg for arg in args) == (link is Aliasing.SELF), text
+        if link is Aliasing.FRESH and row.kind not in VIEWS_INSIDE:
             assert real._base is None, text  # these may be views of what they have made themselves
-        if link is Link.VIEW:
+        if link is Aliasing.VIEW:
             assert real._base is not None, text
-        if real.numel() and args and link is not Link.MAYBE:
+        if real.numel() and args and link is not Aliasing.MAYBE:
             one, other = plain(real), plain(args[0])
             shares = one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-            assert shares == (link is not Link.FRESH), text
-        if link in (Link.DETACHED, Link.DATA, Link.TIED, Link.WRAPPED, Link.PART):
+            assert shares == (link is not Aliasing.FRESH), text
+        if link in (Aliasing.DETACHED, Aliasing.DATA, Aliasing.TIED, Aliasing.WRAPPED, Aliasing.PART):
             version = real._version
             with torch.no_grad():
                 args[0].zero_()
-            assert (real._version > version) == (link in (Link.DETACHED, Link.TIED)), text
+            assert (real._version > version) == (link in (Aliasing.DETACHED, Aliasing.TIED)), text
 
 
 def plain(tensor: Any) -> torch.Tensor:
