@@ -8,27 +8,27 @@ from fuzz.abstract.state import Breach, State, Tensor
 from fuzz.ir.control_flow import (
     MAX_EXECUTED,
     Outline,
-    answer,
-    around,
+    block_tree,
     branches,
-    executed,
+    enclosing_blocks,
+    executed_statements,
+    is_arm_taken,
     is_else,
-    outline,
-    untaken,
+    untaken_arms,
 )
 from fuzz.ir.json_readers import ProgramError
 from fuzz.ir.nodes import (
     Block,
     Branch,
+    Duplicate,
     Program,
     Root,
-    Same,
     Scalar,
     Statement,
     TensorStep,
     View,
-    calls,
     references,
+    split_calls,
 )
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Size
@@ -47,7 +47,7 @@ def begin(program: Program) -> State:
                 state.bind_root(name, number)
             case View():
                 state.bind_view(name, argument)
-            case Same(earlier):
+            case Duplicate(earlier):
                 state.bind_same(name, f"a{earlier}")
             case Scalar(value):
                 state.bind_scalar(name, value)
@@ -84,7 +84,7 @@ def advance(state: State, index: int, statement: Statement, blocks: Sequence[Blo
 def trace(program: Program) -> State:
     """What is known of a program's tensors after its last statement."""
     state = begin(program)
-    for i, statement in executed(program):
+    for i, statement in executed_statements(program):
         advance(state, i, statement, program.blocks)
     return state
 
@@ -110,7 +110,7 @@ def sizes_if_taken(program: Program) -> Sizes:
     That is part of the text, too, and has to fit the first call's arguments: ProgramError where it does not.
     """
     sizes: Sizes = {}
-    for number, other in untaken(program):
+    for number, other in untaken_arms(program):
         try:
             sizes = _follow(begin(other), other) | sizes
         except ProgramError as error:
@@ -121,7 +121,7 @@ def sizes_if_taken(program: Program) -> Sizes:
 def _follow(state: State, program: Program) -> Sizes:
     """Take the state over all of the first call; the sizes in the text of what it comes by."""
     sizes: Sizes = {}
-    for count, (i, statement) in enumerate(executed(program), start=1):
+    for count, (i, statement) in enumerate(executed_statements(program), start=1):
         if count > MAX_EXECUTED:
             raise ProgramError("blocks", f"more than {MAX_EXECUTED} statements run", "let loops turn less")
         if OPERATORS[statement.operator].sized:
@@ -173,14 +173,18 @@ def check_blocks(program: Program) -> None:
         if statement.block >= len(blocks):
             raise ProgramError(f"statements[{i}].block", "there is no such block", "use -1 for none")
     try:
-        outline(program.statements, blocks)
+        block_tree(program.statements, blocks)
     except ValueError as error:
         raise ProgramError("statements", str(error), "put them side by side, or use two blocks") from None
-    used = {number for statement in program.statements for number in around(blocks, statement.block)}
+    used = {
+        number for statement in program.statements for number in enclosing_blocks(blocks, statement.block)
+    }
     for i, block in enumerate(blocks):
         if i not in used:
             raise ProgramError(f"blocks[{i}]", "no statement is in it", "leave it out")
-        if isinstance(block, Branch) and any(answer(call, block) is None for call in calls(program)):
+        if isinstance(block, Branch) and any(
+            is_arm_taken(call, block) is None for call in split_calls(program)
+        ):
             raise ProgramError(f"blocks[{i}]", f"{block.argument} is no Python value", "name one")
         asked = [arm.argument for arm in branches(blocks, i)]
         if len(set(asked)) < len(asked):
@@ -206,7 +210,7 @@ def defined(program: Program) -> frozenset[str]:
     Raises ProgramError where a statement uses a name that it may come to without.
     """
     arguments = frozenset(f"a{i}" for i in range(len(program.arguments)))
-    return _defined(program, outline(program.statements, program.blocks), arguments)
+    return _defined(program, block_tree(program.statements, program.blocks), arguments)
 
 
 def _defined(program: Program, tree: Outline, known: frozenset[str]) -> frozenset[str]:

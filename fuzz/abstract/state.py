@@ -20,7 +20,7 @@ from math import prod
 from fuzz.abstract import eager_rules
 from fuzz.abstract.tensor import Breach, Clock, Kept, Tensor, Use, Value
 from fuzz.ir import subclass
-from fuzz.ir.control_flow import Modes, around, inner
+from fuzz.ir.control_flow import Modes, enclosing_blocks, modes_inside
 from fuzz.ir.nodes import Block, Storage, View
 from fuzz.operators import AUTOCAST
 from fuzz.operators.builders import as_number, empty_like
@@ -282,8 +282,8 @@ class State:
         if number < 0:
             return None
         modes = Modes(self.grad, self.inference, autocast=self.autocast)
-        for outer in around(blocks, number):
-            modes = inner(modes, blocks[outer])
+        for outer in enclosing_blocks(blocks, number):
+            modes = modes_inside(modes, blocks[outer])
         return modes
 
     def apply(

@@ -25,21 +25,21 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from fuzz.ir.control_flow import around
+from fuzz.ir.control_flow import enclosing_blocks
 from fuzz.ir.nodes import Autocast, Block, Branch, Loop, Region, Require
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Kind
 from fuzz.program.decode import (
+    Duplicate,
     Program,
     Root,
-    Same,
     Scalar,
     Scenario,
     Statement,
     Storage,
     View,
     Write,
-    calls,
+    split_calls,
 )
 from oracles import Finding
 
@@ -110,7 +110,7 @@ def bucket(findings: Sequence[Finding], program: Program) -> str:
 
 def ingredients(program: Program) -> str:
     """What a program has: its operators, and the arguments and steps of each call. Buckets end in it."""
-    how = " | ".join(arguments(call) + _scenario(call.scenario) for call in calls(program))
+    how = " | ".join(arguments(call) + _scenario(call.scenario) for call in split_calls(program))
     return f"{operators(program) or 'nothing'}/{how}"
 
 
@@ -160,7 +160,7 @@ def arguments(program: Program) -> str:
                 kinds = (way, dtype, "leaf" if leaf else None, parts, lazy, of)
                 kind = ":".join(word for word in kinds if word)
                 words.append((word[0] if known else word) + kind + _extent(size))
-            case Same():
+            case Duplicate():
                 words.append("=")
             case Scalar():
                 pass
@@ -226,7 +226,7 @@ def _side(text: str) -> str:
 def _operator(statement: Statement, blocks: Sequence[Block]) -> str:
     kind = OPERATORS[statement.operator].kind
     name = str(kind) if kind in _INTERCHANGEABLE else statement.operator
-    return "@".join((name, *(_block(blocks[number]) for number in around(blocks, statement.block))))
+    return "@".join((name, *(_block(blocks[number]) for number in enclosing_blocks(blocks, statement.block))))
 
 
 def _block(block: Block) -> str:

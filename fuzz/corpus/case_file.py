@@ -222,7 +222,7 @@ def _require_characters(file: Path, data: object) -> None:
             ahead += [(f"{place}[{i}]", value) for i, value in enumerate(item)]
         elif isinstance(item, str) and encodable(item) != item:
             raise CorpusError(
-                file, place, f"{json_readers.brief(item)} holds half of a surrogate pair", "remove it"
+                file, place, f"{json_readers.shorten(item)} holds half of a surrogate pair", "remove it"
             )
 
 
@@ -237,7 +237,7 @@ def _case(data: object) -> Case:
     if type(version) is not int or version not in FORMATS:
         raise ProgramError(
             "format",
-            f"found format version {json_readers.brief(version)}, this version of aotfuzz reads {FORMAT}",
+            f"found format version {json_readers.shorten(version)}, this version of aotfuzz reads {FORMAT}",
             "record the case again, or use the version that wrote it",
         )
     extra = {name: text for name, text in data.items() if name.startswith(EXTRA)}
@@ -253,7 +253,9 @@ def _case(data: object) -> Case:
         raise ProgramError("expected", "not an object of 1 to 32 targets", 'write {"target": "differs"}')
     for name in expected:
         if not _TARGET.fullmatch(name):
-            raise ProgramError("expected", f"{json_readers.brief(name)} is not a target's name", "correct it")
+            raise ProgramError(
+                "expected", f"{json_readers.shorten(name)} is not a target's name", "correct it"
+            )
     for line, text in enumerate(json_readers.items(fields["source"], "source", 2000)):
         _text(text, f"source[{line}]")
     return Case(
@@ -279,11 +281,11 @@ def _case(data: object) -> Case:
 def _versions(data: object, expected: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(data, dict):
         raise ProgramError(
-            VERSIONS, f"expected an object, found {json_readers.brief(data)}", "write an object here"
+            VERSIONS, f"expected an object, found {json_readers.shorten(data)}", "write an object here"
         )
     for name, text in data.items():
         if name not in expected:
-            raise ProgramError(VERSIONS, f"nothing is expected of {json_readers.brief(name)}", "remove it")
+            raise ProgramError(VERSIONS, f"nothing is expected of {json_readers.shorten(name)}", "remove it")
         place = f"{VERSIONS}.{name}"
         if (wrong := torch_versions.range_error(_text(text, place))) is not None:
             raise ProgramError(place, f"not a range of versions: {wrong}", 'write one such as ">=2.12"')
@@ -303,7 +305,7 @@ def _origin(data: object) -> Origin:
     target = _text(fields["target"], "origin.target")
     if not _TARGET.fullmatch(target):
         raise ProgramError(
-            "origin.target", f"{json_readers.brief(target)} is not a target's name", "correct it"
+            "origin.target", f"{json_readers.shorten(target)} is not a target's name", "correct it"
         )
     return Origin(
         target=target,
@@ -315,7 +317,7 @@ def _origin(data: object) -> Origin:
 
 def _text(data: object, place: str) -> str:
     if not isinstance(data, str):
-        raise ProgramError(place, f"expected a text, found {json_readers.brief(data)}", "write a text here")
+        raise ProgramError(place, f"expected a text, found {json_readers.shorten(data)}", "write a text here")
     if len(data) > MAX_LINE:
         raise ProgramError(place, f"a text of {len(data)} characters", f"stay within {MAX_LINE}")
     return data

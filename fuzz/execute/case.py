@@ -50,8 +50,8 @@ from fuzz.ir.nodes import (
     Require,
     TensorStep,
     Write,
-    calls,
     on_device,
+    split_calls,
     where_names_are,
 )
 from fuzz.operators import OPERATORS
@@ -158,7 +158,7 @@ def _of_the_target(found: Result, eager: Result) -> Result:
 
 def _trial(program: Program, loaded: Loaded, number: int) -> Trial:
     """A call of a program."""
-    one = calls(program)[number]
+    one = split_calls(program)[number]
 
     def exact() -> Twin | None:
         if loaded.state is not None:
@@ -179,7 +179,7 @@ def _twin_with_state(program: Program, number: int) -> Twin | None:
     """A call in double precision, after the calls before it; None where what these leave says nothing of
     eager's rounding: each precision draws other numbers."""
     draws = any(OPERATORS[statement.operator].random for statement in program.statements)
-    twins = [twin for call in calls(program)[: number + 1] if (twin := upcast(call)) is not None]
+    twins = [twin for call in split_calls(program)[: number + 1] if (twin := upcast(call)) is not None]
     alike = all(twin.statements == twins[0].statements for twin in twins)
     if len(twins) <= number or not alike or (draws and number):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fuzz.abstract.state import State, Tensor
-from fuzz.ir.nodes import Module, Program, Ref, Root, Same, Scalar, View
+from fuzz.ir.nodes import Duplicate, Module, Program, Ref, Root, Scalar, View
 from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
 from fuzz.operators.layout import covered_bytes, is_channels_last, overlaps_itself, shares_elements
 from fuzz.operators.row import Meta
@@ -49,7 +49,7 @@ def argument_features(
                     yield "argument: view of an alias"
                 if via == "view" and base == "root" and program.storages[storage].detached:
                     yield "argument: its base detached since"
-            case Same():
+            case Duplicate():
                 yield "argument: duplicate"
             case Scalar(value):
                 yield "argument: scalar"

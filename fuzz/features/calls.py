@@ -5,14 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from fuzz.abstract.state import State, Tensor
-from fuzz.ir.control_flow import answer
-from fuzz.ir.nodes import Argument, Branch, Program, Require, Same, Scalar, Scenario, View, Write, calls
+from fuzz.ir.control_flow import is_arm_taken
+from fuzz.ir.nodes import (
+    Argument,
+    Branch,
+    Duplicate,
+    Program,
+    Require,
+    Scalar,
+    Scenario,
+    View,
+    Write,
+    split_calls,
+)
 from fuzz.program.decode import begin
 
 
 def scenario_features(program: Program) -> Iterator[str]:
     """The names of `program_features.FEATURES` in the groups "gradient" and "repeat" that a program has."""
-    first, *later = calls(program)
+    first, *later = split_calls(program)
     for call in (first, *later):
         yield from _steps(call.scenario)
     for call in later:
@@ -59,7 +70,7 @@ def _differences(first: Program, call: Program) -> Iterator[str]:
         yield "repeat: other bases"
     if _groups(here, id) != _groups(there, id):
         yield "repeat: other duplicates"
-    if [answer(first, b) for b in _branches(first)] != [answer(call, b) for b in _branches(call)]:
+    if [is_arm_taken(first, b) for b in _branches(first)] != [is_arm_taken(call, b) for b in _branches(call)]:
         yield "repeat: other branch"
     if (first.scenario.grad, first.scenario.inference) != (call.scenario.grad, call.scenario.inference):
         yield "repeat: other mode"
@@ -72,7 +83,7 @@ def _differences(first: Program, call: Program) -> Iterator[str]:
 
 
 def _wrapped(call: Program, argument: Argument) -> str | None:
-    while isinstance(argument, Same):
+    while isinstance(argument, Duplicate):
         argument = call.arguments[argument.argument]
     return argument.wrapped if isinstance(argument, View) else None
 

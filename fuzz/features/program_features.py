@@ -14,13 +14,13 @@ from fuzz.abstract.state import State, Tensor
 from fuzz.features.argument_features import argument_features
 from fuzz.features.calls import scenario_features
 from fuzz.features.table import FEATURES, PYTHON_FEATURES
-from fuzz.ir.control_flow import around, executed
+from fuzz.ir.control_flow import enclosing_blocks, executed_statements
 from fuzz.ir.nodes import (
     Autocast,
     Block,
     Branch,
     Dict,
-    Lit,
+    Literal,
     Loop,
     Program,
     Ref,
@@ -28,8 +28,8 @@ from fuzz.ir.nodes import (
     Seq,
     Statement,
     Tree,
-    calls,
     references,
+    split_calls,
 )
 from fuzz.operators import INVERSES, OPERATORS, Change, Expanded, Kind
 from fuzz.operators.layout import is_channels_last, overlaps_itself
@@ -51,10 +51,10 @@ def features(program: Program) -> frozenset[str]:
     Raises ProgramError for a program that is not valid.
     """
     found = set(scenario_features(program))
-    for call in calls(program):
+    for call in split_calls(program):
         walk = _Walk(call)
         walk.add(*argument_features(call, walk.state, walk.inputs, walk.groups))
-        for i, statement in executed(call):
+        for i, statement in executed_statements(call):
             walk.statement(i, statement)
         walk.outputs()
         walk.scenario()
@@ -103,7 +103,7 @@ class _Walk:
         state = self.state
         row = OPERATORS[statement.operator]
         operands = _tensors(state, statement.operands)
-        for number in around(self.program.blocks, statement.block):
+        for number in enclosing_blocks(self.program.blocks, statement.block):
             self.block(self.program.blocks[number])
         if index not in self.turned and statement.block >= 0 and self.carries(index, statement):
             self.add("flow: carried")
@@ -189,13 +189,17 @@ class _Walk:
     def carries(self, index: int, statement: Statement) -> bool:
         """Whether a statement of a loop binds a name anew that this turn has read, and the next one reads."""
         program = self.program
-        loops = [n for n in around(program.blocks, statement.block) if isinstance(program.blocks[n], Loop)]
+        loops = [
+            n
+            for n in enclosing_blocks(program.blocks, statement.block)
+            if isinstance(program.blocks[n], Loop)
+        ]
         return any(
             name in earlier.operands
             for name in statement.results
             if name in self.state.names
             for earlier in program.statements[: index + 1]
-            if not set(loops).isdisjoint(around(program.blocks, earlier.block))
+            if not set(loops).isdisjoint(enclosing_blocks(program.blocks, earlier.block))
         )
 
     def write(self, row: Operator, target: Tensor) -> None:
@@ -399,7 +403,7 @@ def _kinds(row: Operator, meta: Meta) -> Iterator[str]:
 
 def _tree_features(tree: Tree) -> Iterator[str]:
     match tree:
-        case Lit(None):
+        case Literal(None):
             yield "output: nothing"
         case Seq(_, items):
             yield from _inner(items)
@@ -411,7 +415,7 @@ def _tree_features(tree: Tree) -> Iterator[str]:
 
 def _inner(items: Sequence[Tree]) -> Iterator[str]:
     for item in items:
-        if isinstance(item, Lit):
+        if isinstance(item, Literal):
             yield "output: constant"
         elif not isinstance(item, Ref):
             yield "output: nested"

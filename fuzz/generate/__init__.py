@@ -25,7 +25,7 @@ from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.generate.program_builder import MAX_RANK, Builder
 from fuzz.generate.scenes import SCENES
 from fuzz.generate.steps import draw_alike, draw_marked, draw_steps, draw_threads
-from fuzz.program.decode import Branch, Dict, Lit, Program, ProgramError, Ref, Scenario, Seq, Tree
+from fuzz.program.decode import Branch, Dict, Literal, Program, ProgramError, Ref, Scenario, Seq, Tree
 
 __all__ = ["MAX_ELEMENTS", "MAX_RANK", "MAX_RETURNS", "generate"]
 
@@ -138,9 +138,9 @@ def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: Builde
     ][:MAX_RETURNS]
     leaves: list[Tree] = [Ref(name) for name in names]
     if choices.chance(0.12):
-        leaves.insert(choices.integer(0, len(leaves)), Lit(choices.pick((None, 3, 0.5, "text", True))))
+        leaves.insert(choices.integer(0, len(leaves)), Literal(choices.pick((None, 3, 0.5, "text", True))))
     if not leaves:
-        return Lit(None)
+        return Literal(None)
     if len(leaves) == 1 and choices.chance(0.5):
         return leaves[0]
     if choices.chance(profile.nested):

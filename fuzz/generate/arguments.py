@@ -9,12 +9,12 @@ from math import prod
 from fuzz.abstract.state import State
 from fuzz.choices import Choices
 from fuzz.generate.profiles import Profile
-from fuzz.ir.argument_rules import LAZY, unfit_view
+from fuzz.ir.argument_rules import LAZY, view_error
 from fuzz.ir.subclass import VIAS
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
-from fuzz.program.decode import Argument, Module, Root, Same, Scalar, Storage, View
+from fuzz.program.decode import Argument, Duplicate, Module, Root, Scalar, Storage, View
 
 DTYPES = (
     *("float32",) * 12,
@@ -72,7 +72,7 @@ def _draw(choices: Choices, profile: Profile) -> tuple[list[Storage], list[Argum
         if tensors and choices.chance(profile.scalar):
             argument = Scalar(choices.pick(SCALARS))
         elif tensors and choices.chance(profile.same):
-            argument = Same(choices.pick(tensors))
+            argument = Duplicate(choices.pick(tensors))
         elif storages and choices.chance(profile.share):
             number = len(storages) - 1 - choices.integer(0, len(storages) - 1)
             argument = _on(choices, profile, number, storages)
@@ -135,7 +135,7 @@ def _wrap(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
     """Make some of the arguments wrapper subclasses, or views of such."""
     wholes: dict[int, str] = {}
     for i, argument in enumerate(arguments):
-        if isinstance(argument, (Scalar, Same)) or choices.chance(0.4):
+        if isinstance(argument, (Scalar, Duplicate)) or choices.chance(0.4):
             continue
         storage = storages[argument.storage]
         if isinstance(argument, Root):
@@ -179,7 +179,7 @@ def _make_lazy(
 ) -> None:
     """Make some of the arguments lazily conjugated, or lazily negated."""
     for i, argument in enumerate(arguments):
-        if isinstance(argument, (Scalar, Same)):
+        if isinstance(argument, (Scalar, Duplicate)):
             continue
         storage = storages[argument.storage]
         dtype = storage.dtype if isinstance(argument, Root) else argument.dtype or storage.dtype
@@ -197,7 +197,7 @@ def _infer(choices: Choices, storages: list[Storage], arguments: list[Argument])
     for number, storage in enumerate(storages):
         made = replace(storage, inference=True, requires_grad=False, leaf=True, detached=False)
         views = [a for a in arguments if isinstance(a, View) and a.storage == number]
-        if all(unfit_view(view, made) is None for view in views) and choices.chance(0.7):
+        if all(view_error(view, made) is None for view in views) and choices.chance(0.7):
             storages[number] = made
 
 
@@ -212,7 +212,7 @@ def _bind(state: State, name: str, argument: Argument) -> None:
             state.bind_root(name, storage)
         case View():
             state.bind_view(name, argument)
-        case Same(earlier):
+        case Duplicate(earlier):
             state.bind_same(name, f"a{earlier}")
         case Scalar(value):
             state.bind_scalar(name, value)

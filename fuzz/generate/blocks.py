@@ -10,7 +10,7 @@ from fuzz.generate.arguments import SCALARS
 from fuzz.generate.later_calls import followed
 from fuzz.generate.motifs import motif
 from fuzz.generate.program_builder import Builder
-from fuzz.ir.control_flow import MAX_BLOCKS, MAX_DEPTH, around, assumed, branches, untaken
+from fuzz.ir.control_flow import MAX_BLOCKS, MAX_DEPTH, assume_arm, branches, enclosing_blocks, untaken_arms
 from fuzz.ir.nodes import Autocast, Block, Branch, Loop, Region
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.row import Constant, Size
@@ -79,7 +79,7 @@ def enclose(builder: Builder) -> None:
 
 def _is_swapped(builder: Builder) -> bool:
     """Whether a statement here is under a function mode of the program's."""
-    outer = around(builder.blocks, builder.block)
+    outer = enclosing_blocks(builder.blocks, builder.block)
     inside = any(isinstance(b := builder.blocks[n], Region) and b.mode == "swapped" for n in outer)
     return inside or builder.profile.swapped > 0
 
@@ -102,7 +102,7 @@ def _fill(builder: Builder, block: Block, wanted: Bound | None = None) -> int | 
     number = len(builder.blocks)
     builder.blocks.append(block)
     before = len(builder.statements)
-    flat = block == Region("checkpoint", outer) or len(around(builder.blocks, number)) >= MAX_DEPTH
+    flat = block == Region("checkpoint", outer) or len(enclosing_blocks(builder.blocks, number)) >= MAX_DEPTH
     for _ in range(choices.integer(1, 3)):
         builder.enter(number)
         if builder.over or builder.room <= 0:
@@ -157,7 +157,7 @@ def _turns(builder: Builder, number: int, count: int) -> bool:
     """Have a loop turn so many times, if eager runs that, whichever arms of the branches in it are taken."""
     builder.blocks[number] = Loop(count, builder.block)
     program = builder.program()
-    others = (other for arm, other in untaken(program) if arm > number)
+    others = (other for arm, other in untaken_arms(program) if arm > number)
     state = followed(program, {})
     if state is None or (count > 1 and any(followed(other, {}) is None for other in others)):
         return False
@@ -207,7 +207,7 @@ def _arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -
 def _other_arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
     """An arm that the first call does not take: built on what would be known if it did."""
     so_far = builder.program()
-    program = assumed(replace(so_far, blocks=(*so_far.blocks, branch)), len(so_far.blocks))
+    program = assume_arm(replace(so_far, blocks=(*so_far.blocks, branch)), len(so_far.blocks))
     state = followed(program, {})
     if state is None:
         return {}

@@ -19,24 +19,24 @@ from fuzz.abstract.state import Breach, State, Tensor
 from fuzz.choices import Choices
 from fuzz.generate.arguments import MAX_ELEMENTS, SCALARS, draw_lazy, lay_out, lay_out_again
 from fuzz.generate.profiles import Profile
-from fuzz.ir.argument_rules import ALIASES, LAZY, unfit_call
-from fuzz.ir.control_flow import executed, other_value
+from fuzz.ir.argument_rules import ALIASES, LAZY, call_error
+from fuzz.ir.control_flow import executed_statements, other_value
 from fuzz.ir.json_readers import ProgramError
 from fuzz.ir.nodes import (
     Argument,
     Branch,
     Call,
+    Duplicate,
     Program,
     Root,
-    Same,
     Scalar,
     Scenario,
     Statement,
     Storage,
     TensorStep,
     View,
-    called_once,
     references,
+    with_call,
 )
 from fuzz.ir.subclass import PARTS
 from fuzz.operators import OPERATORS
@@ -101,7 +101,7 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
                 for _ in range(choices.pick(_COUNTS)):
                     call = _changed(choices, profile, call, _CHANGES)
             some = (*some, call)
-            follow = [called_once(program, call) for call in some]
+            follow = [with_call(program, call) for call in some]
             if all(map(partial(refuses if refused else runs, sizes=sizes), follow)):
                 later += some
                 break
@@ -114,7 +114,7 @@ def draw_changed(choices: Choices, profile: Profile, program: Program, change: C
     first = Call(program.storages, program.arguments, program.scenario)
     for _ in range(TRIES):
         call = change(choices, profile, first)
-        if call is not first and runs(called_once(program, call), sizes=sizes):
+        if call is not first and runs(with_call(program, call), sizes=sizes):
             return (call,)
     return ()
 
@@ -125,7 +125,7 @@ def followed(program: Program, sizes: Sizes, reckless: bool = False) -> State | 
     `reckless`, eager may refuse a statement, or the backward."""
     state = begin(program)
     try:
-        for i, statement in executed(program):
+        for i, statement in executed_statements(program):
             row = OPERATORS[statement.operator]
             if row.sized and sizes.setdefault(i, size := _size(state, statement)) != size:
                 return None
@@ -153,7 +153,7 @@ def _size(state: State, statement: Statement) -> Size:
 def runs(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
     """Whether eager runs a program of one call, with its backward, to a defined end, and its text has these
     sizes. If `reckless`, eager may refuse a statement, or the backward."""
-    if unfit_call(program) is not None:
+    if call_error(program) is not None:
         return False
     try:
         check_module(program, "")
@@ -319,14 +319,14 @@ def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
     place = choices.integer(1, len(call.arguments) - 1)
     other = choices.integer(0, place - 1)
     argument, partner = call.arguments[place], call.arguments[other]
-    if isinstance(partner, (Scalar, Same)) or isinstance(argument, Scalar):
+    if isinstance(partner, (Scalar, Duplicate)) or isinstance(argument, Scalar):
         return call
-    if isinstance(argument, Same):
+    if isinstance(argument, Duplicate):
         return _tidied(
             call.storages, _put(call.arguments, place, call.arguments[argument.argument]), call.scenario
         )
     if choices.chance(0.4):
-        return _tidied(call.storages, _put(call.arguments, place, Same(other)), call.scenario)
+        return _tidied(call.storages, _put(call.arguments, place, Duplicate(other)), call.scenario)
     storage = call.storages[partner.storage]
     moved: Argument = Root(partner.storage)
     if isinstance(argument, View):
@@ -340,7 +340,7 @@ def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
 
 def moved(choices: Choices, _profile: Profile, call: Call) -> Call:
     """An argument that is another one, or lies on its storage, is a third one or lies, likewise, on its."""
-    places = [i for i, a in enumerate(call.arguments) if isinstance(a, (Same, View)) and i]
+    places = [i for i, a in enumerate(call.arguments) if isinstance(a, (Duplicate, View)) and i]
     if not places:
         return call
     place = choices.pick(places)
@@ -348,8 +348,8 @@ def moved(choices: Choices, _profile: Profile, call: Call) -> Call:
     others: list[Argument] = []
     for i, other in enumerate(call.arguments[:place]):
         if isinstance(other, (Root, View)):
-            if isinstance(argument, Same) and i != argument.argument:
-                others.append(Same(i))
+            if isinstance(argument, Duplicate) and i != argument.argument:
+                others.append(Duplicate(i))
             if isinstance(argument, View) and other.storage != argument.storage:
                 new, old = call.storages[other.storage], call.storages[argument.storage]
                 if new.dtype == old.dtype and _fits(argument, new):

@@ -21,7 +21,7 @@ from fuzz.operators.builders import INDEX, fits_anywhere
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Meta, Result
-from fuzz.program.decode import Lit, Program, Scenario, Statement
+from fuzz.program.decode import Literal, Program, Scenario, Statement
 
 MAX_RANK = 5
 MAX_PIECES = 4  # results of one statement
@@ -76,7 +76,7 @@ class Builder:
             self.inputs.arguments,
             (),
             tuple(self.statements),
-            Lit(None),
+            Literal(None),
             self.scenario,
             blocks=tuple(self.blocks),
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fuzz.abstract.state import State, Tensor
 from fuzz.choices import Choices
 from fuzz.generate.profiles import Profile
-from fuzz.ir.nodes import Autocast, Call, Program, Require, Step, Tree, Write, calls, references
+from fuzz.ir.nodes import Autocast, Call, Program, Require, Step, Tree, Write, references, split_calls
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import INEXACT
 from oracles.observation.steps import Backward, How
@@ -52,7 +52,7 @@ def draw_threads(choices: Choices, profile: Profile, program: Program) -> Progra
         program.module is not None
         or any(row.random or row.has_side_effect or row.kind is Kind.PYTHON for row in rows)
         or any(isinstance(block, Autocast) for block in program.blocks)
-        or any(call.scenario.autocast for call in calls(program))
+        or any(call.scenario.autocast for call in split_calls(program))
     )
     if shared or not choices.chance(profile.threads):
         return program

@@ -16,7 +16,7 @@ LAZY = {"conj": COMPLEX, "neg": FLOATS | COMPLEX}
 """The bits of what is done when a tensor is read, and the dtypes that they are for."""
 
 
-class Unfit(NamedTuple):
+class FieldError(NamedTuple):
     """A field that does not go with the others: its name, what is wrong, and what to do."""
 
     field: str
@@ -24,72 +24,74 @@ class Unfit(NamedTuple):
     hint: str
 
 
-def unfit_root(storage: Storage) -> Unfit | None:
+def root_error(storage: Storage) -> FieldError | None:
     """Why there is no such root, or None."""
     dtype = storage.dtype
     if storage.requires_grad and dtype not in INEXACT:
-        return Unfit("requires_grad", f"{dtype} cannot require grad", "use a floating or complex dtype")
+        return FieldError("requires_grad", f"{dtype} cannot require grad", "use a floating or complex dtype")
     if not storage.leaf and dtype not in INEXACT:
-        return Unfit("leaf", f"a {dtype} root is always a leaf", "write true")
+        return FieldError("leaf", f"a {dtype} root is always a leaf", "write true")
     if storage.special and dtype not in FLOATS:
-        return Unfit("special", f"{dtype} has no special values", "write false")
+        return FieldError("special", f"{dtype} has no special values", "write false")
     if storage.detached and (storage.leaf or not storage.requires_grad):
-        return Unfit("detached", "a root without a history cannot lose it", "write false")
+        return FieldError("detached", "a root without a history cannot lose it", "write false")
     if storage.inference and (storage.requires_grad or not storage.leaf):
-        return Unfit("inference", "a tensor made in inference mode has no gradient", "write false")
+        return FieldError("inference", "a tensor made in inference mode has no gradient", "write false")
     return None
 
 
-def unfit_view(view: View, storage: Storage) -> Unfit | None:
+def view_error(view: View, storage: Storage) -> FieldError | None:
     """Why there is no such view on such a root, or None."""
     dtype = view.dtype or storage.dtype
     if view.leaf and (dtype not in INEXACT or view.via in ("view", "multi")):
         hint = "use detach, data, no_grad or parameter, and a floating dtype"
-        return Unfit("leaf", f"a {dtype} view via {view.via!r} cannot be a leaf", hint)
+        return FieldError("leaf", f"a {dtype} view via {view.via!r} cannot be a leaf", hint)
     if view.via == "multi" and not view.size:
-        return Unfit("via", "nothing without dimensions is a chunk", "use view")
+        return FieldError("via", "nothing without dimensions is a chunk", "use view")
     if storage.inference and (view.via not in ("view", "multi", "no_grad") or view.base != "root"):
         # (It has a version counter, which what is detached in inference mode has not.)
-        return Unfit("via", "what was made in inference mode is detached outside", "use view or no_grad")
+        return FieldError("via", "what was made in inference mode is detached outside", "use view or no_grad")
     if storage.inference and (view.leaf or view.wrapped is not None):
         field = "leaf" if view.leaf else "wrapped"
-        return Unfit(field, "a tensor made in inference mode cannot be that", "use a plain view")
+        return FieldError(field, "a tensor made in inference mode cannot be that", "use a plain view")
     if view.base == "wrapper":
         return _unfit_part(view, storage)
     if view.wrapped is not None and view.via not in subclass.VIAS:
         hint = f"use {', '.join(subclass.VIAS)}"
-        return Unfit("wrapped", f"a view via {view.via!r} cannot be wrapped", hint)
+        return FieldError("wrapped", f"a view via {view.via!r} cannot be wrapped", hint)
     if reads_bytes(storage.dtype, dtype) and prod(storage.size) * ITEM_SIZE[storage.dtype] % ITEM_SIZE[dtype]:
         count = prod(storage.size)
-        return Unfit("dtype", f"{count} {storage.dtype} are no whole {dtype}", "use another")
+        return FieldError("dtype", f"{count} {storage.dtype} are no whole {dtype}", "use another")
     if view.lazy is not None and dtype not in LAZY[view.lazy]:
-        return Unfit("lazy", f"{dtype} has no {view.lazy} bit", "write null")
+        return FieldError("lazy", f"{dtype} has no {view.lazy} bit", "write null")
     if view.wrapped is not None and (view.lazy is not None or view.base != "root"):
-        return Unfit("wrapped", "what is wrapped is a plain view of a root", "write null")
+        return FieldError("wrapped", "what is wrapped is a plain view of a root", "write null")
     return None
 
 
-def _unfit_part(view: View, storage: Storage) -> Unfit | None:
+def _unfit_part(view: View, storage: Storage) -> FieldError | None:
     """Why there is no such view of a wrapper subclass, or None."""
     if view.wrapped is None:
-        return Unfit("base", "of a wrapper there are wrapped views", "write root")
+        return FieldError("base", "of a wrapper there are wrapped views", "write root")
     if view.via not in subclass.PARTS:
         hint = f"use {', '.join(subclass.PARTS)}"
-        return Unfit("via", f"a view via {view.via!r} is none of a wrapper", hint)
+        return FieldError("via", f"a view via {view.via!r} is none of a wrapper", hint)
     if view.leaf or view.lazy is not None or view.dtype not in (None, storage.dtype):
-        return Unfit("base", "a view of a wrapper is no leaf, is not lazy and has its dtype", "write root")
+        return FieldError(
+            "base", "a view of a wrapper is no leaf, is not lazy and has its dtype", "write root"
+        )
     return None
 
 
-def unfit_call(program: Program) -> Unfit | None:
+def call_error(program: Program) -> FieldError | None:
     """Why a call's arguments cannot be made, or None."""
     for storage in program.storages:
-        reason = unfit_root(storage)
+        reason = root_error(storage)
         if reason is not None:
             return reason
     for argument in program.arguments:
         if isinstance(argument, View):
-            reason = unfit_view(argument, program.storages[argument.storage])
+            reason = view_error(argument, program.storages[argument.storage])
             if reason is not None:
                 return reason
     return None

@@ -1,7 +1,8 @@
 """The blocks of a program: how statements lie in them, and in which order they run.
 
-A program's statements are a flat list, and each says in which block it stands. `outline` makes the tree of
-that which is printed; `executed` follows it as a call does: turn by turn, and down one arm of each `if`.
+A program's statements are a flat list, and each says in which block it stands. `block_tree` makes the tree of
+that which is printed; `executed_statements` follows it as a call does: turn by turn, and down one arm of each
+`if`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from fuzz.ir.nodes import Autocast, Block, Branch, Lit, Loop, Program, Region, Scalar, Statement
+from fuzz.ir.nodes import Autocast, Block, Branch, Literal, Loop, Program, Region, Scalar, Statement
 from fuzz.operators.row import Constant
 
 MAX_DEPTH = 3  # blocks in blocks
@@ -33,7 +34,7 @@ class Modes(NamedTuple):
     contained: bool = False
 
 
-def inner(modes: Modes, block: Block) -> Modes:
+def modes_inside(modes: Modes, block: Block) -> Modes:
     """What the statements of a block run under, given what the block itself does."""
     match block:
         case Region("no_grad"):
@@ -50,7 +51,7 @@ def inner(modes: Modes, block: Block) -> Modes:
             return modes
 
 
-def around(blocks: Sequence[Block], number: int) -> list[int]:
+def enclosing_blocks(blocks: Sequence[Block], number: int) -> list[int]:
     """The numbers of a block and of those around it, the outermost first.
 
     >>> around((Loop(2), Region("no_grad", within=0)), 1)
@@ -63,13 +64,13 @@ def around(blocks: Sequence[Block], number: int) -> list[int]:
     return found
 
 
-def outline(statements: Sequence[Statement], blocks: Sequence[Block]) -> Outline:
+def block_tree(statements: Sequence[Statement], blocks: Sequence[Block]) -> Outline:
     """The tree of a program's statements; ValueError where those of a block do not stand together."""
     top: Outline = []
     open_blocks: list[tuple[int, Outline]] = []
     closed: set[int] = set()
     for i, statement in enumerate(statements):
-        path = around(blocks, statement.block)
+        path = enclosing_blocks(blocks, statement.block)
         while [number for number, _ in open_blocks] != path[: len(open_blocks)]:
             closed.add(open_blocks.pop()[0])
         for number in path[len(open_blocks) :]:
@@ -82,7 +83,7 @@ def outline(statements: Sequence[Statement], blocks: Sequence[Block]) -> Outline
     return top
 
 
-def answer(program: Program, branch: Branch) -> bool | None:
+def is_arm_taken(program: Program, branch: Branch) -> bool | None:
     """Whether an arm is taken in a program's (first) call; None if it asks for no Python value."""
     number = int(branch.argument[1:]) if branch.argument[:1] == "a" else -1
     if not 0 <= number < len(program.arguments):
@@ -98,7 +99,7 @@ def is_else(block: Block, before: Block | None) -> bool:
     return isinstance(block, Branch) and not block.holds and before == replace(block, holds=True)
 
 
-def executed(program: Program) -> Iterator[tuple[int, Statement]]:
+def executed_statements(program: Program) -> Iterator[tuple[int, Statement]]:
     """The statements that a program's (first) call runs, in that order, each with its number.
 
     >>> twice = Statement("mul_number_", ("a0",), (("value", 2.0),), (), block=0)
@@ -109,7 +110,7 @@ def executed(program: Program) -> Iterator[tuple[int, Statement]]:
     statements, blocks = program.statements, program.blocks
     if not any(isinstance(block, (Branch, Loop)) for block in blocks):
         return iter(enumerate(statements))
-    return _followed(program, outline(statements, blocks))
+    return _followed(program, block_tree(statements, blocks))
 
 
 def _followed(program: Program, tree: Outline) -> Iterator[tuple[int, Statement]]:
@@ -120,7 +121,7 @@ def _followed(program: Program, tree: Outline) -> Iterator[tuple[int, Statement]
         number, content = item
         match program.blocks[number]:
             case Branch() as branch:
-                if answer(program, branch):
+                if is_arm_taken(program, branch):
                     yield from _followed(program, content)
             case Loop(count):
                 for _ in range(count):
@@ -131,27 +132,29 @@ def _followed(program: Program, tree: Outline) -> Iterator[tuple[int, Statement]
 
 def branches(blocks: Sequence[Block], number: int) -> list[Branch]:
     """The arms among a block and those around it."""
-    return [arm for outer in around(blocks, number) if isinstance(arm := blocks[outer], Branch)]
+    return [arm for outer in enclosing_blocks(blocks, number) if isinstance(arm := blocks[outer], Branch)]
 
 
-def untaken(program: Program) -> Iterator[tuple[int, Program]]:
+def untaken_arms(program: Program) -> Iterator[tuple[int, Program]]:
     """For each arm that the first call does not take, its number and the program up to the arm's end, with
     values that lead there. That returns nothing."""
     for number, block in enumerate(program.blocks):
         if not isinstance(block, Branch):
             continue
-        if all(answer(program, arm) for arm in branches(program.blocks, number)):
+        if all(is_arm_taken(program, arm) for arm in branches(program.blocks, number)):
             continue
-        inside = [i for i, s in enumerate(program.statements) if number in around(program.blocks, s.block)]
-        other = assumed(program, number)
-        yield number, replace(other, statements=other.statements[: inside[-1] + 1], returns=Lit(None))
+        inside = [
+            i for i, s in enumerate(program.statements) if number in enclosing_blocks(program.blocks, s.block)
+        ]
+        other = assume_arm(program, number)
+        yield number, replace(other, statements=other.statements[: inside[-1] + 1], returns=Literal(None))
 
 
-def assumed(program: Program, number: int) -> Program:
+def assume_arm(program: Program, number: int) -> Program:
     """The program with Python values for which a block's statements run."""
     arguments = list(program.arguments)
     for arm in branches(program.blocks, number):
-        if not answer(program, arm):
+        if not is_arm_taken(program, arm):
             value = arm.value if arm.holds else other_value(arm.value)
             arguments[int(arm.argument[1:])] = Scalar(value)
     return replace(program, arguments=tuple(arguments))
@@ -169,20 +172,24 @@ def other_value(value: Constant) -> Constant:
 def without_untaken(program: Program, arms: Collection[int]) -> Program:
     """The program without the statements of those of some blocks that are arms which the first call does not
     take."""
-    gone = {i for i in arms if isinstance(arm := program.blocks[i], Branch) and not answer(program, arm)}
-    kept = (s for s in program.statements if gone.isdisjoint(around(program.blocks, s.block)))
+    gone = {
+        i for i in arms if isinstance(arm := program.blocks[i], Branch) and not is_arm_taken(program, arm)
+    }
+    kept = (s for s in program.statements if gone.isdisjoint(enclosing_blocks(program.blocks, s.block)))
     return replace(program, statements=tuple(kept))
 
 
-def decided(program: Program) -> Program:
+def resolve_branches(program: Program) -> Program:
     """The program as its first call runs it, which asks nothing of Python values."""
     arms = frozenset(i for i, block in enumerate(program.blocks) if isinstance(block, Branch))
-    return unwrapped(without_untaken(program, arms), arms) if arms else program
+    return dissolve_blocks(without_untaken(program, arms), arms) if arms else program
 
 
 def without_empty(program: Program) -> Program:
     """The program without the blocks that no statement is left in."""
-    kept = sorted({number for s in program.statements for number in around(program.blocks, s.block)})
+    kept = sorted(
+        {number for s in program.statements for number in enclosing_blocks(program.blocks, s.block)}
+    )
     if len(kept) == len(program.blocks):
         return program
     numbers = {old: new for new, old in enumerate(kept)} | {-1: -1}
@@ -196,7 +203,7 @@ def without_empty(program: Program) -> Program:
     )
 
 
-def unwrapped(program: Program, gone: frozenset[int]) -> Program:
+def dissolve_blocks(program: Program, gone: frozenset[int]) -> Program:
     """The program without some blocks, whose statements stand in what was around these."""
 
     def left(number: int) -> int:

@@ -11,7 +11,8 @@ from fuzz.ir.nodes import (
     Block,
     Branch,
     Dict,
-    Lit,
+    Duplicate,
+    Literal,
     Loop,
     Module,
     Program,
@@ -19,7 +20,6 @@ from fuzz.ir.nodes import (
     Region,
     Require,
     Root,
-    Same,
     Scalar,
     Scenario,
     Seq,
@@ -138,7 +138,7 @@ def _argument_to_json(argument: Argument) -> dict[str, Any]:
                 "lazy": lazy,
                 "base": base,
             }
-        case Same(earlier):
+        case Duplicate(earlier):
             return {"kind": "same", "argument": earlier}
         case Scalar(value):
             return {"kind": "scalar", "value": constant_to_json(value)}
@@ -152,5 +152,5 @@ def _tree_to_json(tree: Tree) -> dict[str, Any]:
             return {kind: [_tree_to_json(item) for item in items]}
         case Dict(entries):
             return {"dict": [[key, _tree_to_json(item)] for key, item in entries]}
-        case Lit(value):
+        case Literal(value):
             return {"lit": constant_to_json(value)}

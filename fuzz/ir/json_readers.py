@@ -34,7 +34,7 @@ class ProgramError(ValueError):
         self.hint = hint
 
 
-def brief(value: object) -> str:
+def shorten(value: object) -> str:
     """A value as it appears in a message: its repr, cut short, and never a deep or long one."""
     if isinstance(value, (str, int, float, bool)) or value is None:
         text = repr(value[:MAX_TEXT] if isinstance(value, str) else value)
@@ -45,12 +45,12 @@ def brief(value: object) -> str:
 def fields(data: object, place: str, names: Iterable[str]) -> dict[str, Any]:
     """An object with exactly these fields."""
     if not isinstance(data, dict):
-        raise ProgramError(place, f"expected an object, found {brief(data)}", "write an object here")
+        raise ProgramError(place, f"expected an object, found {shorten(data)}", "write an object here")
     expected = set(names)
     for name in data:
         if name not in expected:
             raise ProgramError(
-                place, f"unknown field {brief(name)}", "remove it, or use the version that wrote it"
+                place, f"unknown field {shorten(name)}", "remove it, or use the version that wrote it"
             )
     for name in sorted(expected):
         if name not in data:
@@ -61,7 +61,7 @@ def fields(data: object, place: str, names: Iterable[str]) -> dict[str, Any]:
 def items(data: object, place: str, most: int = MAX_ITEMS) -> list[Any]:
     """A list of at most `most` items."""
     if not isinstance(data, list):
-        raise ProgramError(place, f"expected a list, found {brief(data)}", "write a list here")
+        raise ProgramError(place, f"expected a list, found {shorten(data)}", "write a list here")
     if len(data) > most:
         raise ProgramError(place, f"{len(data)} items, at most {most} are allowed", "use a smaller program")
     return data
@@ -70,16 +70,16 @@ def items(data: object, place: str, most: int = MAX_ITEMS) -> list[Any]:
 def integer(data: object, place: str, lo: int, hi: int) -> int:
     """An integer in [lo, hi]; a bool is none."""
     if type(data) is not int:
-        raise ProgramError(place, f"expected an integer, found {brief(data)}", "write an integer here")
+        raise ProgramError(place, f"expected an integer, found {shorten(data)}", "write an integer here")
     if not lo <= data <= hi:
-        raise ProgramError(place, f"{brief(data)} is out of range", f"stay within {lo}..{hi}")
+        raise ProgramError(place, f"{shorten(data)} is out of range", f"stay within {lo}..{hi}")
     return data
 
 
 def boolean(data: object, place: str) -> bool:
     """True or false."""
     if type(data) is not bool:
-        raise ProgramError(place, f"expected true or false, found {brief(data)}", "write a boolean here")
+        raise ProgramError(place, f"expected true or false, found {shorten(data)}", "write a boolean here")
     return data
 
 
@@ -87,7 +87,7 @@ def choice(data: object, place: str, allowed: Iterable[str]) -> str:
     """One of a few words."""
     words = tuple(allowed)
     if not isinstance(data, str) or data not in words:
-        raise ProgramError(place, f"{brief(data)} is not known here", f"use one of {', '.join(words)}")
+        raise ProgramError(place, f"{shorten(data)} is not known here", f"use one of {', '.join(words)}")
     return data
 
 
@@ -116,7 +116,7 @@ def names(data: object, place: str) -> tuple[str, ...]:
     for i, name in enumerate(found):
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ProgramError(
-                f"{place}[{i}]", f"{brief(name)} is not a name", "names are a0, a1.. and v0, v1.."
+                f"{place}[{i}]", f"{shorten(name)} is not a name", "names are a0, a1.. and v0, v1.."
             )
     return tuple(found)
 
@@ -141,7 +141,7 @@ def constant(data: object, place: str, depth: int = 0) -> Constant:
         return integer(data, place, -MAX_INTEGER, MAX_INTEGER)
     if data is None or isinstance(data, (str, float, bool)):
         return data
-    raise ProgramError(place, f"{brief(data)} is not a constant", "use a number, a string, null or a list")
+    raise ProgramError(place, f"{shorten(data)} is not a constant", "use a number, a string, null or a list")
 
 
 def _complex(data: object, place: str) -> complex:

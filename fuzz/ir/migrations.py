@@ -17,7 +17,7 @@ EARLIER = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
 _MODES = ("inherit", "no_grad", "enable_grad", "inference_mode", "checkpoint")
 
 
-def upgraded(data: dict[str, Any], version: int) -> dict[str, Any]:
+def migrate(data: dict[str, Any], version: int) -> dict[str, Any]:
     """A document of an earlier format, as far as it is one, with the fields that have come since."""
     if isinstance(module := data.get("module"), dict):
         data = {**data, "module": {"attributes": [], **module}}

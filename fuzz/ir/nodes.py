@@ -75,7 +75,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Same:
+class Duplicate:
     """An argument: the same object as an earlier argument."""
 
     argument: int
@@ -88,7 +88,7 @@ class Scalar:
     value: Constant
 
 
-Argument = Root | View | Same | Scalar
+Argument = Root | View | Duplicate | Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,13 @@ class Dict:
 
 
 @dataclass(frozen=True, slots=True)
-class Lit:
+class Literal:
     """A constant in a tree: None, a number, a string."""
 
     value: Constant
 
 
-Tree = Ref | Seq | Dict | Lit
+Tree = Ref | Seq | Dict | Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +280,7 @@ class Program:
     module: Module | None = None
 
 
-def calls(program: Program) -> tuple[Program, ...]:
+def split_calls(program: Program) -> tuple[Program, ...]:
     """A program of one call for each call of a program, in order.
 
     >>> double = Statement("mul_number_", ("a0",), (("value", 2.0),), ())
@@ -293,10 +293,10 @@ def calls(program: Program) -> tuple[Program, ...]:
     if not program.later:
         return (program,)
     first = Call(program.storages, program.arguments, program.scenario)
-    return tuple([called_once(program, call) for call in (first, *program.later)])
+    return tuple([with_call(program, call) for call in (first, *program.later)])
 
 
-def called_once(program: Program, call: Call) -> Program:
+def with_call(program: Program, call: Call) -> Program:
     """The program of one call that makes another of the same function. (The generator makes many of these,
     and `replace` takes several times as long.)"""
     return Program(
@@ -339,7 +339,7 @@ def paths(tree: Tree, path: str, quote: Callable[[str], str] = repr) -> Iterator
         case Dict(entries):
             for key, item in entries:
                 yield from paths(item, f"{path}[{quote(key)}]", quote)
-        case Lit():
+        case Literal():
             pass
 
 
@@ -367,5 +367,5 @@ def references(tree: Tree) -> Iterator[str]:
         case Dict(entries):
             for _, item in entries:
                 yield from references(item)
-        case Lit():
+        case Literal():
             pass

@@ -37,12 +37,12 @@ from fuzz.abstract.interpret import (
     trace,
 )
 from fuzz.ir import json_readers as read
-from fuzz.ir.argument_rules import BASES, LAZY, VIAS, Unfit, unfit_root, unfit_view
-from fuzz.ir.control_flow import MAX_BLOCKS, MAX_TURNS, around
+from fuzz.ir.argument_rules import BASES, LAZY, VIAS, FieldError, root_error, view_error
+from fuzz.ir.control_flow import MAX_BLOCKS, MAX_TURNS, enclosing_blocks
 from fuzz.ir.control_flow import MAX_DEPTH as MAX_WITHIN
 from fuzz.ir.encode import FORMAT, to_json
-from fuzz.ir.json_readers import MAX_DEPTH, MAX_INTEGER, ProgramError, brief
-from fuzz.ir.migrations import EARLIER, upgraded
+from fuzz.ir.json_readers import MAX_DEPTH, MAX_INTEGER, ProgramError, shorten
+from fuzz.ir.migrations import EARLIER, migrate
 from fuzz.ir.nodes import (
     BOTH,
     Argument,
@@ -51,7 +51,8 @@ from fuzz.ir.nodes import (
     Branch,
     Call,
     Dict,
-    Lit,
+    Duplicate,
+    Literal,
     Loop,
     Module,
     Program,
@@ -59,7 +60,6 @@ from fuzz.ir.nodes import (
     Region,
     Require,
     Root,
-    Same,
     Scalar,
     Scenario,
     Seq,
@@ -70,8 +70,8 @@ from fuzz.ir.nodes import (
     Tree,
     View,
     Write,
-    calls,
     references,
+    split_calls,
 )
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import ITEM_SIZE, reads_bytes
@@ -88,7 +88,8 @@ __all__ = [
     "Call",
     "Constant",
     "Dict",
-    "Lit",
+    "Duplicate",
+    "Literal",
     "Loop",
     "Module",
     "Program",
@@ -97,7 +98,6 @@ __all__ = [
     "Region",
     "Require",
     "Root",
-    "Same",
     "Scalar",
     "Scenario",
     "Seq",
@@ -111,11 +111,11 @@ __all__ = [
     "Write",
     "advance",
     "begin",
-    "calls",
     "check",
     "from_json",
     "references",
     "sizes_in_text",
+    "split_calls",
     "to_json",
     "trace",
 ]
@@ -159,16 +159,16 @@ def from_json(data: object) -> Program:
     and dtypes that fit, in each call, and that no size which the text has as a number differs between calls.
     """
     if not isinstance(data, dict):
-        raise ProgramError("", f"expected an object, found {brief(data)}", "give one program as JSON")
+        raise ProgramError("", f"expected an object, found {shorten(data)}", "give one program as JSON")
     version = data.get("format")
     if type(version) is not int or version not in FORMATS:
         raise ProgramError(
             "format",
-            f"found format version {brief(version)}, expected {FORMAT}",
+            f"found format version {shorten(version)}, expected {FORMAT}",
             "record the case again with this version, or use the version that wrote it",
         )
     if version != FORMAT:
-        data = upgraded(data, version)
+        data = migrate(data, version)
     names = (
         *("format", "storages", "arguments", "parameters", "module", "statements", "blocks", "returns"),
         *("scenario", "later"),
@@ -185,7 +185,7 @@ def from_json(data: object) -> Program:
     if sorted(placed) != sorted(f"a{i}" for i in range(len(arguments))):
         raise ProgramError(
             "parameters",
-            f"they, and the module, hold {brief(placed)}, but there are {len(arguments)} arguments",
+            f"they, and the module, hold {shorten(placed)}, but there are {len(arguments)} arguments",
             "name each argument once",
         )
     statements = tuple(
@@ -211,7 +211,7 @@ def from_json(data: object) -> Program:
     )
     check_blocks(program)
     shared = any(OPERATORS[statement.operator].kind is Kind.PYTHON for statement in statements)
-    if shared and any(call.scenario.threads for call in calls(program)):
+    if shared and any(call.scenario.threads for call in split_calls(program)):
         hint = "make the call in one thread, or leave it out"
         raise ProgramError("statements", "they touch Python state, which two threads would share", hint)
     for i, later in enumerate(program.later):
@@ -224,9 +224,9 @@ def from_json(data: object) -> Program:
             )
         if later.scenario.device != program.scenario.device:
             raise ProgramError(f"{place}.scenario.device", "not the first call's", "use one device")
-    for i, one in enumerate(calls(program)):
+    for i, one in enumerate(split_calls(program)):
         check_module(one, f"later[{i - 1}]." if i else "")
-    first, *others = calls(program)
+    first, *others = split_calls(program)
     sizes = check_values(first)
     sizes = sizes_if_taken(first) | sizes
     check_names(program)
@@ -275,11 +275,11 @@ def _storage(data: object, place: str) -> Storage:
         read.integer(fields["seed"], f"{place}.seed", 0, MAX_INTEGER),
         *(read.boolean(fields[name], f"{place}.{name}") for name in names[3:]),
     )
-    _fit(unfit_root(storage), place)
+    _fit(root_error(storage), place)
     return storage
 
 
-def _fit(reason: Unfit | None, place: str) -> None:
+def _fit(reason: FieldError | None, place: str) -> None:
     if reason is not None:
         raise ProgramError(f"{place}.{reason.field}", reason.what, reason.hint)
 
@@ -312,7 +312,7 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
             lazy = _one_or_none(fields["lazy"], f"{place}.lazy", LAZY)
             base = read.choice(fields["base"], f"{place}.base", BASES)
             view = View(storage, size, stride, offset, via, dtype, leaf, wrapped, lazy, base)
-            _fit(unfit_view(view, storages[storage]), place)
+            _fit(view_error(view, storages[storage]), place)
             empty = 0 in size
             last = offset if empty else offset + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
             if last > room or (last == room and not empty):
@@ -327,12 +327,12 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
             index = read.integer(fields["argument"], f"{place}.argument", 0, len(earlier) - 1)
             if isinstance(earlier[index], Scalar):
                 raise ProgramError(f"{place}.argument", "names a scalar", "duplicate a tensor argument")
-            return Same(index)
+            return Duplicate(index)
         case "scalar":
             fields = read.fields(data, place, ("kind", "value"))
             return Scalar(read.constant(fields["value"], f"{place}.value"))
     raise ProgramError(
-        f"{place}.kind", f"unknown argument kind {brief(kind)}", "use root, view, same or scalar"
+        f"{place}.kind", f"unknown argument kind {shorten(kind)}", "use root, view, same or scalar"
     )
 
 
@@ -361,7 +361,7 @@ def _statement(data: object, place: str) -> Statement:
     if not isinstance(name, str) or name not in OPERATORS:
         raise ProgramError(
             f"{place}.operator",
-            f"unknown operator {brief(name)}",
+            f"unknown operator {shorten(name)}",
             "the table is fuzz.operators.OPERATORS; a newer version may know it",
         )
     row = OPERATORS[name]
@@ -376,7 +376,7 @@ def _statement(data: object, place: str) -> Statement:
         where = f"{place}.attributes.{attribute.name}"
         value = read.constant(given[attribute.name], where)
         if not attribute.accepts(value):
-            raise ProgramError(where, f"{brief(value)} is not of type {attribute.type}", "correct it")
+            raise ProgramError(where, f"{shorten(value)} is not of type {attribute.type}", "correct it")
         attributes.append((attribute.name, value))
     results = read.names(fields["results"], f"{place}.results")
     for result in results:
@@ -389,10 +389,10 @@ def _statement(data: object, place: str) -> Statement:
 def _block(data: object, place: str, earlier: Sequence[Block]) -> Block:
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in BLOCKS:
-        raise ProgramError(f"{place}.kind", f"unknown block {brief(kind)}", f"use {', '.join(BLOCKS)}")
+        raise ProgramError(f"{place}.kind", f"unknown block {shorten(kind)}", f"use {', '.join(BLOCKS)}")
     fields = read.fields(data, place, ("kind", "within", *BLOCKS[kind]))
     within = read.integer(fields["within"], f"{place}.within", -1, len(earlier) - 1)
-    if len(around(earlier, within)) >= MAX_WITHIN:
+    if len(enclosing_blocks(earlier, within)) >= MAX_WITHIN:
         raise ProgramError(f"{place}.within", "nested too deeply", f"stay within {MAX_WITHIN} levels")
     if within >= 0 and earlier[within] == Region("checkpoint", earlier[within].within):
         raise ProgramError(f"{place}.within", "a block in a checkpoint", "put it around the checkpoint")
@@ -414,7 +414,7 @@ def _tree(data: object, place: str, depth: int) -> Tree:
     if depth >= MAX_DEPTH:
         raise ProgramError(place, "nested too deeply", f"stay within {MAX_DEPTH} levels")
     if not isinstance(data, dict) or len(data) != 1:
-        raise ProgramError(place, f"{brief(data)} is not a tree", "use one of ref, tuple, list, dict, lit")
+        raise ProgramError(place, f"{shorten(data)} is not a tree", "use one of ref, tuple, list, dict, lit")
     [(kind, value)] = data.items()
     match kind:
         case "ref":
@@ -437,8 +437,8 @@ def _tree(data: object, place: str, depth: int) -> Tree:
                 raise ProgramError(place, "a key stands twice", "use distinct keys")
             return Dict(tuple(entries))
         case "lit":
-            return Lit(read.constant(value, place))
-    raise ProgramError(place, f"{brief(kind)} is not a tree", "use one of ref, tuple, list, dict, lit")
+            return Literal(read.constant(value, place))
+    raise ProgramError(place, f"{shorten(kind)} is not a tree", "use one of ref, tuple, list, dict, lit")
 
 
 def _scenario(data: object, place: str) -> Scenario:
@@ -456,7 +456,7 @@ def _scenario(data: object, place: str) -> Scenario:
     fields = read.fields(data, place, names)
     device = fields["device"]
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
-        raise ProgramError(f"{place}.device", f"unknown device {brief(device)}", "use cpu, cuda or both")
+        raise ProgramError(f"{place}.device", f"unknown device {shorten(device)}", "use cpu, cuda or both")
     return Scenario(
         device,
         read.boolean(fields["grad"], f"{place}.grad"),

@@ -15,8 +15,15 @@ from typing import Any
 
 from fuzz.abstract.state import State, Tensor
 from fuzz.ir import subclass
-from fuzz.ir.control_flow import Outline, decided, executed, is_else, outline, untaken
-from fuzz.ir.nodes import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, calls, paths
+from fuzz.ir.control_flow import (
+    Outline,
+    block_tree,
+    executed_statements,
+    is_else,
+    resolve_branches,
+    untaken_arms,
+)
+from fuzz.ir.nodes import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, paths, split_calls
 from fuzz.operators import OPERATORS, python_state
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
 from fuzz.operators.side_effects import NOTES
@@ -24,13 +31,13 @@ from fuzz.operators.subclasses import IMPORTS
 from fuzz.program.decode import (
     Argument,
     Dict,
-    Lit,
+    Duplicate,
+    Literal,
     Module,
     Program,
     ProgramError,
     Ref,
     Root,
-    Same,
     Scalar,
     Seq,
     Statement,
@@ -130,7 +137,7 @@ def upcast(program: Program) -> Program | None:
         check(twin)
     except ProgramError:
         # What this call does not come by need not fit what it is given.
-        taken = decided(program)
+        taken = resolve_branches(program)
         return None if taken == program else upcast(taken)
     return twin
 
@@ -154,7 +161,7 @@ def _shows_bytes(program: Program) -> bool:
     if all(statement.operator != "view_dtype" for statement in program.statements):
         return False
     state = begin(program)
-    for i, statement in executed(program):
+    for i, statement in executed_statements(program):
         if statement.operator == "view_dtype":
             given, shown = state.meta(statement.operands[0]).dtype, dict(statement.attributes)["dtype"]
             assert isinstance(shown, str)
@@ -170,7 +177,7 @@ def _copying(program: Program) -> set[int]:
         return set()
     found = set()
     state = begin(program)
-    for i, statement in executed(program):
+    for i, statement in executed_statements(program):
         if statement.operator == "to":
             given, made = state.meta(statement.operands[0]).dtype, dict(statement.attributes)["dtype"]
             assert isinstance(made, str)
@@ -201,7 +208,9 @@ def render(program: Program) -> str:
     """
     names = dict.fromkeys(statement.operator for statement in program.statements)
     lines = [*_imports(names), "import torch"]
-    classes = subclass.definitions([argument for one in calls(program) for argument in one.arguments], names)
+    classes = subclass.definitions(
+        [argument for one in split_calls(program) for argument in one.arguments], names
+    )
     if any(isinstance(block, Region) and block.mode == "checkpoint" for block in program.blocks):
         lines.append("import torch.utils.checkpoint")
     lines += IMPORTS if classes else ()
@@ -216,7 +225,7 @@ def render(program: Program) -> str:
         lines += ["", "", "def start(state):", *(f"    {line}" for line in starting)]
         if program.module is None:
             lines += ["", "", "class State:", "    pass", "", "", "state = State()", "start(state)"]
-    for number, one in enumerate(calls(program)):
+    for number, one in enumerate(split_calls(program)):
         lines += ["", "", f"def {maker(number)}():"]
         lines += [f"    {line}" for line in _make(one)]
     if program.module is None:
@@ -263,7 +272,7 @@ class Swap(torch.overrides.TorchFunctionMode):
 
 def _swaps(program: Program) -> bool:
     """Whether a call, or a block, is under a function mode of the program's."""
-    return any(call.scenario.swapped for call in calls(program)) or any(
+    return any(call.scenario.swapped for call in split_calls(program)) or any(
         isinstance(block, Region) and block.mode == "swapped" for block in program.blocks
     )
 
@@ -337,7 +346,7 @@ def _make(program: Program) -> Iterator[str]:
                 yield f"{'    ' if via == 'no_grad' else ''}a{i} = {view}{comment}"
                 if argument.leaf:
                     leaves.append(f"a{i}")
-            case Same(earlier):
+            case Duplicate(earlier):
                 yield f"a{i} = a{earlier}"
             case Scalar(value):
                 yield f"a{i} = {constant(value)}"
@@ -377,7 +386,7 @@ def _hold(program: Program, module: Module) -> Iterator[str]:
 def _meant(program: Program, name: str) -> Argument:
     """The argument of a name; of duplicates, the first."""
     argument = program.arguments[int(name[1:])]
-    while isinstance(argument, Same):
+    while isinstance(argument, Duplicate):
         argument = program.arguments[argument.argument]
     return argument
 
@@ -466,14 +475,14 @@ def _body(program: Program) -> Iterator[str]:
         if not isinstance(parameter, Ref):
             yield from (f"{name} = {path}" for name, path in paths(parameter, f"p{i}", constant))
     lines = _statements(program)
-    yield from _block(program, outline(program.statements, program.blocks), lines)
+    yield from _block(program, block_tree(program.statements, program.blocks), lines)
     yield f"return {_tree(program.returns)}"
 
 
 def _statements(program: Program) -> dict[int, str]:
     """The line of each statement, also of those that the first call does not come by."""
     lines = _run(program)
-    for _, other in untaken(program):
+    for _, other in untaken_arms(program):
         lines = _run(other) | lines
     return lines
 
@@ -482,7 +491,7 @@ def _run(program: Program) -> dict[int, str]:
     state = begin(program)
     device = _device(program)
     lines: dict[int, str] = {}
-    for i, statement in executed(program):
+    for i, statement in executed_statements(program):
         line = "" if i in lines else call(statement, state, device)
         advance(state, i, statement, program.blocks)
         lines.setdefault(i, f"{line}{_comment(statement, state)}")
@@ -579,5 +588,5 @@ def _tree(tree: Tree) -> str:
             return f"({', '.join(map(_tree, items))}{',' if len(items) == 1 else ''})"
         case Dict(entries):
             return "{" + ", ".join(f"{constant(key)}: {_tree(item)}" for key, item in entries) + "}"
-        case Lit(value):
+        case Literal(value):
             return constant(value)

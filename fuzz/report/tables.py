@@ -11,7 +11,7 @@ from tabulate import tabulate
 from fuzz.campaign.memory_gauge import MIB
 from fuzz.corpus import buckets
 from fuzz.corpus.case_file import Case
-from fuzz.program.decode import Program, Root, Same, Scalar, Storage, View
+from fuzz.program.decode import Duplicate, Program, Root, Scalar, Storage, View
 from fuzz.program.printer import render
 from fuzz.safe_text import one_line
 
@@ -130,7 +130,7 @@ def _arguments(program: Program) -> list[tuple[str, ...]]:
                 what += "" if wrapped is None else f", wrapped {wrapped}"
                 what += "" if lazy is None else f", lazily {lazy}"
                 rows.append((name, what, str(list(size)), str(list(stride)), str(offset), _autograd(storage)))
-            case Same(earlier):
+            case Duplicate(earlier):
                 rows.append((name, f"the same object as a{earlier}", "", "", "", ""))
             case Scalar(value):
                 rows.append((name, repr(value), "", "", "", ""))

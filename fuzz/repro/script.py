@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fuzz.corpus import buckets
 from fuzz.corpus.case_file import Case
-from fuzz.ir.nodes import BOTH, DEVICES, Lit, Program, Scenario, Write, calls, where_names_are
+from fuzz.ir.nodes import BOTH, DEVICES, Literal, Program, Scenario, Write, split_calls, where_names_are
 from fuzz.ir.subclass import definitions
 from fuzz.program.printer import keeps_state, maker, render
 from fuzz.repro.checks import (
@@ -64,7 +64,7 @@ def script(program: Program, target: str, finding: Finding) -> str:
 def recorded(text: str, scenario: Scenario, compiler: Compiler, finding: Finding) -> str:
     """The script for a function that a text defines as that of a program does, called once as `scenario`
     says."""
-    return _script(text, Program((), (), (), (), Lit(None), scenario), compiler, finding)
+    return _script(text, Program((), (), (), (), Literal(None), scenario), compiler, finding)
 
 
 def _script(definitions: str, program: Program, compiler: Compiler, finding: Finding) -> str:
@@ -118,7 +118,7 @@ def _after_a_refusal(finding: Finding, compiler: Compiler) -> tuple[Finding, Com
 
 def _looking(program: Program, finding: Finding, suffix: str, number: int) -> str:
     """`look` for a finding's topic, at one call of the program: the helpers that it needs, and itself."""
-    one = calls(program)[number]
+    one = split_calls(program)[number]
     topic = _topic(one, finding)
     before, after = BODIES[topic]
     after = after.replace("CHOSEN", _chosen(one)).replace("STEP_LIST", repr(_step_list(one)))
@@ -197,7 +197,7 @@ def autocast(scenario: Scenario) -> str:
 def _has_wrappers(program: Program) -> bool:
     """Whether its text defines wrapper subclasses."""
     names = [statement.operator for statement in program.statements]
-    return any(definitions(call.arguments, names) for call in calls(program))
+    return any(definitions(call.arguments, names) for call in split_calls(program))
 
 
 _OF_ONE_CALL = frozenset(CLAUSES) - {"repeat", "threads"}
@@ -214,7 +214,7 @@ def _repeating(program: Program, compiler: Compiler, finding: Finding) -> str:
     if found is not None and int(found[1]) <= len(program.later) + 1 and found[2] in _OF_ONE_CALL:
         number, message = int(found[1]) - 1, re.sub("^in [^,]*, ", "", finding.message)
         inner = Finding(found[2], found[3], finding.eager, finding.target, message)
-    one = calls(program)[number]
+    one = split_calls(program)[number]
     counted, function, compiled = _counted(program, compiler.compiled, _topic(one, inner))
     earlier = Finding("gradients", "", "", "", "")
     parts = [_looking(program, earlier, f"_{i + 1}", i) for i in range(number)]

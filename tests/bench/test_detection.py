@@ -33,7 +33,7 @@ from bench.fuzzer.seeded_bugs import (
 from bench.fuzzer.seeded_bugs.import_hook import compiled
 from bench.fuzzer.workers import Ran, Stretch, WorkerError, Workers
 from fuzz.operators import OPERATORS
-from fuzz.program.decode import Same, View
+from fuzz.program.decode import Duplicate, View
 from oracles import CLAUSES
 
 ROOT = Path(__file__).parents[2]
@@ -357,7 +357,7 @@ def test_other_methods_find_less(workers: Workers) -> None:
 def test_plain_programs_neither_write_nor_share_memory() -> None:
     for index in range(100):
         one = program(0, index, "plain")
-        shown = [argument for argument in one.arguments if isinstance(argument, (Same, View))]
+        shown = [argument for argument in one.arguments if isinstance(argument, (Duplicate, View))]
         assert all(isinstance(argument, View) and argument.via == "parameter" for argument in shown)
         rows = [OPERATORS[statement.operator] for statement in one.statements]
         assert not any(row.metadata or row.writes for row in rows)

@@ -11,7 +11,7 @@ import torch
 from bench.fuzzer.published_oracles import PUBLISHED, Ran, notices
 from fuzz.choices import SeededChoices
 from fuzz.generate import generate
-from fuzz.ir.nodes import Lit, Program, Ref, Root, Statement, Storage
+from fuzz.ir.nodes import Literal, Program, Ref, Root, Statement, Storage
 from fuzz.targets.catalog import find
 from fuzz.targets.target import Target
 
@@ -60,7 +60,7 @@ def test_a_write_to_an_argument_is_noticed_by_none() -> None:
         return lambda a: function(a * 1)
 
     target = Target("lost", "works on a copy", lost)
-    assert not any(notices(o, program(Lit(None), WRITTEN), target) for o in PUBLISHED.values())
+    assert not any(notices(o, program(Literal(None), WRITTEN), target) for o in PUBLISHED.values())
 
 
 def test_a_missing_gradient_ends_the_comparison_of_one_and_is_zero_for_the_other() -> None:

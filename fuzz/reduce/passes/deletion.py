@@ -7,20 +7,20 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 from fuzz.abstract.state import State, Tensor
-from fuzz.ir.control_flow import unwrapped, without_empty, without_untaken
+from fuzz.ir.control_flow import dissolve_blocks, without_empty, without_untaken
 from fuzz.program.decode import (
     Argument,
     Block,
     Branch,
     Call,
     Dict,
-    Lit,
+    Duplicate,
+    Literal,
     Module,
     Program,
     ProgramError,
     Ref,
     Root,
-    Same,
     Scenario,
     Seq,
     Statement,
@@ -50,7 +50,7 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
         if isinstance(block, Branch) and int(block.argument[1:]) in arguments
     )
     if asked:
-        program = unwrapped(without_untaken(program, asked), asked)
+        program = dissolve_blocks(without_untaken(program, asked), asked)
     kept = [i for i in range(len(program.arguments)) if i not in arguments]
     names: dict[str, str | None] = {f"a{i}": None for i in arguments}
     names.update((f"a{old}", f"a{new}") for new, old in enumerate(kept))
@@ -66,7 +66,7 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
         ),
         module=_renamed_module(program.module, names),
         statements=(),
-        returns=Lit(None),
+        returns=Literal(None),
         blocks=tuple(_renamed_block(block, names) for block in program.blocks),
     )
     before, after = begin(program), begin(smaller)
@@ -108,7 +108,7 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
     smaller = dataclasses.replace(
         smaller,
         statements=tuple(statements),
-        returns=Lit(None) if returns is None else returns,
+        returns=Literal(None) if returns is None else returns,
         scenario=_renamed(program.scenario, names),
         later=later,
     )
@@ -140,8 +140,8 @@ def _without_arguments(
     renamed: list[Argument] = []
     for new, old in enumerate(kept):
         argument, first = arguments[old], _first(arguments, old)
-        if isinstance(argument, Same):
-            argument = Same(stands_for[first]) if first in stands_for else arguments[first]
+        if isinstance(argument, Duplicate):
+            argument = Duplicate(stands_for[first]) if first in stands_for else arguments[first]
         stands_for.setdefault(first, new)
         renamed.append(argument)
     used = sorted({a.storage for a in renamed if isinstance(a, (Root, View))})
@@ -177,7 +177,7 @@ def _without_vain_steps(program: Program) -> Program:
 
 def _first(arguments: Sequence[Argument], index: int) -> int:
     argument = arguments[index]
-    while isinstance(argument, Same):
+    while isinstance(argument, Duplicate):
         index = argument.argument
         argument = arguments[index]
     return index
@@ -207,7 +207,7 @@ def _rename(tree: Tree, names: dict[str, str | None]) -> Tree | None:
             return Dict(
                 tuple((key, new) for key, item in entries if (new := _rename(item, names)) is not None)
             )
-        case Lit():
+        case Literal():
             return tree
 
 
@@ -262,12 +262,12 @@ def _drop_outputs(program: Program, edits: frozenset[Edit]) -> Program:
     count = iter(range(len(leaves(program.returns))))
     returns = _prune(program.returns, _indices(edits), count)
     return _without_vain_steps(
-        dataclasses.replace(program, returns=Lit(None) if returns is None else returns)
+        dataclasses.replace(program, returns=Literal(None) if returns is None else returns)
     )
 
 
 def _output_edits(program: Program) -> Sequence[Edit]:
-    return [] if program.returns == Lit(None) else range(len(leaves(program.returns)) - 1, -1, -1)
+    return [] if program.returns == Literal(None) else range(len(leaves(program.returns)) - 1, -1, -1)
 
 
 STATEMENTS = Pass("statements", _statement_edits, lambda program, edits: without(program, _indices(edits)))

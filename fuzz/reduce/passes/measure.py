@@ -10,7 +10,7 @@ from fuzz.operators import OPERATORS, Kind
 from fuzz.program.decode import (
     Argument,
     Dict,
-    Lit,
+    Literal,
     Loop,
     Module,
     Program,
@@ -21,15 +21,15 @@ from fuzz.program.decode import (
     TensorStep,
     Tree,
     View,
-    calls,
+    split_calls,
 )
 
 
 def measure(program: Program) -> tuple[int, ...]:
     """How large a program is; every accepted step makes it smaller, in the order of tuples."""
-    leaves, nodes = (0, 0) if program.returns == Lit(None) else _tree_size(program.returns)
+    leaves, nodes = (0, 0) if program.returns == Literal(None) else _tree_size(program.returns)
     inner = sum(_tree_size(tree)[1] for tree in program.parameters)
-    every = calls(program)
+    every = split_calls(program)
     storages = [storage for call in every for storage in call.storages]
     return (
         len(program.later),

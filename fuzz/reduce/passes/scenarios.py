@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Sequence
 
-from fuzz.program.decode import Call, Program, TensorStep, calls
+from fuzz.program.decode import Call, Program, TensorStep, split_calls
 from fuzz.reduce.search import Edit, Pass
 
 
@@ -25,7 +25,7 @@ def _call_edits(program: Program) -> Sequence[Edit]:
 def _fewer_calls(program: Program, edits: frozenset[Edit]) -> Program:
     for i in reversed(range(len(program.later))):
         if ("only", i) in edits:
-            return calls(program)[i + 1]
+            return split_calls(program)[i + 1]
     later = tuple(
         dataclasses.replace(
             call,
@@ -86,14 +86,14 @@ def of_scenarios(one: Pass[Program]) -> Pass[Program]:
 
 def _in_each_call(one: Pass[Program], part: Callable[[Program], Hashable]) -> Pass[Program]:
     def edits(program: Program) -> Sequence[Edit]:
-        different = {part(call): call for call in reversed(calls(program))}
+        different = {part(call): call for call in reversed(split_calls(program))}
         return [(i, edit) for i, call in enumerate(different.values()) for edit in one.edits(call)]
 
     def apply(program: Program, chosen: frozenset[Edit]) -> Program | None:
-        different = {part(call): call for call in reversed(calls(program))}
+        different = {part(call): call for call in reversed(split_calls(program))}
         numbers = {key: i for i, key in enumerate(different)}
         changed = []
-        for call in calls(program):
+        for call in split_calls(program):
             number = numbers[part(call)]
             own = frozenset(edit[1] for edit in chosen if isinstance(edit, tuple) and edit[0] == number)
             new = one.apply(call, own)

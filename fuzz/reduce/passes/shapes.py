@@ -9,7 +9,7 @@ from math import prod
 from fuzz.operators import OPERATORS
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
-from fuzz.program.decode import Argument, Call, Program, Statement, View, calls
+from fuzz.program.decode import Argument, Call, Program, Statement, View, split_calls
 from fuzz.reduce.search import Edit, Pass
 
 _SMALL = 2
@@ -19,7 +19,7 @@ _BOUNDS = {"index": 1, "start": 1, "end": 2, "length": 2, "window": 2, "count": 
 
 def _lengths(program: Program) -> Sequence[Edit]:
     """Lengths above 2, the longest first."""
-    storages = [storage for call in calls(program) for storage in call.storages]
+    storages = [storage for call in split_calls(program) for storage in call.storages]
     return sorted({n for storage in storages for n in storage.size if n > _SMALL}, reverse=True)
 
 
@@ -39,7 +39,7 @@ def _shorten(program: Program, edits: frozenset[Edit]) -> Program:
         arguments.append(argument)
     statements = tuple(_statement(statement, lengths) for statement in program.statements)
     later = []
-    for call in calls(program)[1:]:
+    for call in split_calls(program)[1:]:
         shorter = _shorten(call, edits & frozenset(_lengths(call)))
         later.append(Call(shorter.storages, shorter.arguments, shorter.scenario))
     return dataclasses.replace(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from fuzz.ir.control_flow import unwrapped
+from fuzz.ir.control_flow import dissolve_blocks
 from fuzz.ir.nodes import BOTH, DEVICES, on_device
 from fuzz.program.decode import (
     Argument,
-    Lit,
+    Literal,
     Loop,
     Module,
     Program,
@@ -41,7 +41,7 @@ def _nested(program: Program) -> Sequence[Edit]:
 def _flat(tree: Tree) -> Tree:
     """The leaves of a tree in one tuple, or the only leaf itself."""
     found = leaves(tree)
-    return Seq("tuple", tuple(found)) if len(found) > 1 else found[0] if found else Lit(None)
+    return Seq("tuple", tuple(found)) if len(found) > 1 else found[0] if found else Literal(None)
 
 
 def _flatten(program: Program, edits: frozenset[Edit]) -> Program:
@@ -103,7 +103,7 @@ def _plainer_blocks(program: Program, edits: frozenset[Edit]) -> Program:
         for i, block in enumerate(program.blocks)
     )
     gone = frozenset(i for i in range(len(blocks)) if (i, "gone") in edits)
-    return unwrapped(dataclasses.replace(program, blocks=blocks), gone)
+    return dissolve_blocks(dataclasses.replace(program, blocks=blocks), gone)
 
 
 def _scenario_edits(program: Program) -> Sequence[Edit]:

@@ -21,7 +21,7 @@ from fuzz.execute.case import execute
 from fuzz.features.traits import traits
 from fuzz.ir.nodes import BOTH, DEVICES, on_device
 from fuzz.program import decode as program_module
-from fuzz.program.decode import Autocast, Program, Ref, Scenario, calls, from_json, to_json
+from fuzz.program.decode import Autocast, Program, Ref, Scenario, from_json, split_calls, to_json
 from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
 from fuzz.repro import script
@@ -185,7 +185,7 @@ def test_it_is_stored_counted_and_reduced() -> None:
     assert reduce(both, lambda _: True).program.scenario == Scenario()
     for device in (*DEVICES, BOTH):
         kept = reduce(both, partial(_differs_on, device)).program
-        assert {one.scenario.device for one in calls(kept)} == {device}
+        assert {one.scenario.device for one in split_calls(kept)} == {device}
 
 
 def _differs_on(device: str, one: Program) -> bool:

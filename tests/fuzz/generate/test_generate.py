@@ -19,17 +19,17 @@ from fuzz.choices import SeededChoices
 from fuzz.features.program_features import features
 from fuzz.generate import MAX_ELEMENTS, MAX_RANK, MAX_RETURNS, generate
 from fuzz.generate.profiles import PROFILES
-from fuzz.ir.control_flow import executed
+from fuzz.ir.control_flow import executed_statements
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import DTYPES, ITEM_SIZE
 from fuzz.program.decode import (
     Call,
     Dict,
-    Lit,
+    Duplicate,
+    Literal,
     Program,
     Ref,
     Root,
-    Same,
     Scalar,
     Seq,
     Tree,
@@ -37,9 +37,9 @@ from fuzz.program.decode import (
     Write,
     advance,
     begin,
-    calls,
     check,
     references,
+    split_calls,
     to_json,
     trace,
 )
@@ -73,7 +73,7 @@ def test_what_else_shows_the_memory_that_was_written_to_comes_next() -> None:
             program = generate(SeededChoices(0, index), profile)
             state = begin(program)
             written = None
-            for i, statement in executed(program):
+            for i, statement in executed_statements(program):
                 first = statement.operands[0] if statement.operands else None
                 if written is not None and first in state.names and first != written[0]:
                     value = state.names[first]
@@ -170,7 +170,7 @@ def test_later_calls_differ_in_one_thing() -> None:
                         found["storage"] += 1
                     elif a == dataclasses.replace(b, via=a.via):
                         found["hidden"] += 1
-                case Same(), Same():
+                case Duplicate(), Duplicate():
                     found["object"] += 1
                 case Scalar(a), Scalar(b) if a == b:
                     found["equal"] += 1
@@ -182,7 +182,7 @@ def test_later_calls_may_be_refused() -> None:
     refused = total = 0
     for index in range(800):
         program = generate(SeededChoices(0, index), "calls")
-        for call in calls(program)[1:] if not program.blocks else ():
+        for call in split_calls(program)[1:] if not program.blocks else ():
             total += 1
             refused += isinstance(execute(call), Exception)
     assert 5 < refused < 0.1 * total
@@ -198,7 +198,7 @@ def test_operands_that_overlap_in_part() -> None:
     for index in range(600):
         program = generate(SeededChoices(0, index), profile)
         state = begin(program)
-        for i, statement in executed(program):
+        for i, statement in executed_statements(program):
             row = OPERATORS[statement.operator]
             use = state.use(row, statement.operands, dict(statement.attributes))
             if "in part" in (eager_rules.illegal(use) or ""):
@@ -395,7 +395,7 @@ def shapes_and_trees(program: Program) -> set[str]:
 
 def containers(tree: Tree) -> set[str]:
     match tree:
-        case Lit(value):
+        case Literal(value):
             return {f"returns {type(value).__name__}"}
         case Ref():
             return {"returns a bare tensor"}

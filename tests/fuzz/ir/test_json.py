@@ -19,7 +19,7 @@ from fuzz.program.decode import (
     Autocast,
     Branch,
     Call,
-    Lit,
+    Literal,
     Loop,
     Program,
     ProgramError,
@@ -80,7 +80,7 @@ def test_complex_numbers_survive_json() -> None:
         (Root(0), Scalar(-0.0 - 2j)),
         (Ref("a0"), Ref("a1")),
         (Statement("mul_complex_number", ("a0",), (("value", 1 - 0.5j),), ("v0",)),),
-        Seq("tuple", (Ref("v0"), Lit(3j))),
+        Seq("tuple", (Ref("v0"), Literal(3j))),
     )
     found = from_json(json.loads(json.dumps(to_json(program), allow_nan=False)))
     assert found == program and repr(found) == repr(program)
@@ -369,7 +369,7 @@ def test_a_text_that_differs_between_turns_is_refused() -> None:
         (Root(0),),
         (Ref("a0"),),
         (index, Statement("clone", ("a0",), (), ("v1",)), chosen, longer),
-        Lit(None),
+        Literal(None),
         blocks=(Loop(2),),
     )
     with pytest.raises(ProgramError, match=r"statements\[2\]: its text has another size"):
@@ -380,7 +380,11 @@ def test_a_text_that_differs_between_turns_is_refused() -> None:
 def test_turns_are_bounded() -> None:
     neg = Statement("neg", ("a0",), (), ("v0",), 2)
     program = dataclasses.replace(
-        BLOCKS, statements=(neg,) * 10, returns=Lit(None), blocks=(Loop(4), Loop(4, 0), Loop(4, 1)), later=()
+        BLOCKS,
+        statements=(neg,) * 10,
+        returns=Literal(None),
+        blocks=(Loop(4), Loop(4, 0), Loop(4, 1)),
+        later=(),
     )
     with pytest.raises(ProgramError, match="more than 400 statements run"):
         check(program)
@@ -393,7 +397,7 @@ def test_undefined_writes_are_refused() -> None:
         (overlapping, Root(0)),
         (Ref("a0"), Ref("a1")),
         (Statement("neg_", ("a0",), (), ()),),
-        Lit(None),
+        Literal(None),
     )
     with pytest.raises(ProgramError, match="elements overlap"):
         check(program)

@@ -14,11 +14,11 @@ from fuzz.execute.case import execute
 from fuzz.features.program_features import features
 from fuzz.ir.nodes import Branch, Call, Module, Scalar, View, Write
 from fuzz.program.decode import (
+    Duplicate,
     Program,
     ProgramError,
     Ref,
     Root,
-    Same,
     Scenario,
     Seq,
     Storage,
@@ -41,7 +41,7 @@ LAYER = Program(
         Root(0),
         View(1, (3,), (1,), 0, "parameter", None, leaf=True),
         Root(2),
-        Same(1),
+        Duplicate(1),
         Scalar(0.5),
         Scalar(True),
     ),

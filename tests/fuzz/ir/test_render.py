@@ -15,14 +15,14 @@ from fuzz.program.decode import (
     Autocast,
     Branch,
     Dict,
-    Lit,
+    Duplicate,
+    Literal,
     Loop,
     Program,
     ProgramError,
     Ref,
     Region,
     Root,
-    Same,
     Scalar,
     Scenario,
     Seq,
@@ -37,7 +37,7 @@ from fuzz.program.printer import load, render, upcast
 HIDDEN = View(0, (2,), (1,), 1, "no_grad")
 PROGRAM = Program(
     storages=(Storage("float32", (2, 3), 5, True, False), Storage("int64", (4,), 2)),
-    arguments=(Root(0), HIDDEN, Same(0), Root(1), Scalar(0.5)),
+    arguments=(Root(0), HIDDEN, Duplicate(0), Root(1), Scalar(0.5)),
     parameters=(Ref("a0"), Seq("list", (Ref("a1"), Dict((("key", Ref("a2")),)))), Ref("a3"), Ref("a4")),
     statements=(
         Statement("index_select", ("a0", "a3"), (("dim", -1),), ("v0",)),
@@ -47,7 +47,7 @@ PROGRAM = Program(
         Statement("zeros", (), (("size", (2,)), ("dtype", "float64")), ("v3",)),
         Statement("mul_argument", ("a0", "a4"), (), ("v4",)),
     ),
-    returns=Seq("tuple", (Ref("v1"), Lit(None), Dict((("k", Ref("a0")),)), Ref("v4"))),
+    returns=Seq("tuple", (Ref("v1"), Literal(None), Dict((("k", Ref("a0")),)), Ref("v4"))),
     blocks=(Region("no_grad"),),
 )
 

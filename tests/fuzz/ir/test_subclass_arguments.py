@@ -18,11 +18,11 @@ from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import Call, Module, Statement, View, Write
 from fuzz.program.decode import (
     WRAPPED,
+    Duplicate,
     Program,
     ProgramError,
     Ref,
     Root,
-    Same,
     Scenario,
     Seq,
     Storage,
@@ -47,7 +47,7 @@ PAIR = Program(
         Storage("float32", (2, 3), 1),
         Storage("float32", (2, 3), 2, requires_grad=True, leaf=False),
     ),
-    arguments=(HELD, FOLLOWED, Root(1), Same(1)),
+    arguments=(HELD, FOLLOWED, Root(1), Duplicate(1)),
     parameters=tuple(map(Ref, ("a0", "a1", "a2", "a3"))),
     statements=(
         call("t", "a3", to="v0"),

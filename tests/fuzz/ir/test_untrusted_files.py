@@ -25,7 +25,7 @@ from fuzz.errors import CorpusError, TargetError
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES
 from fuzz.patterns import matches
-from fuzz.program.decode import Dict, Lit, Program, Ref
+from fuzz.program.decode import Dict, Literal, Program, Ref
 from fuzz.repro import script as repro_script
 from oracles import Finding
 from tests.fuzz.corpus.test_corpus import CASE
@@ -88,7 +88,7 @@ def _files() -> dict[str, dict[str, Any]]:
     )
     made = program(
         call("to_copy", "a0", to="v0", dtype="float64"),
-        returns=Dict((("k", Ref("v0")), ("l", Lit("text")))),
+        returns=Dict((("k", Ref("v0")), ("l", Literal("text")))),
     )
     generated = generate(SeededChoices(5, 3), PROFILES["scenarios"])
     kinds: list[tuple[Program, Finding]] = [
@@ -281,7 +281,7 @@ def test_a_case_is_not_added_over_another_one() -> None:
 
 def test_a_text_of_json_is_a_text_in_a_script(tmp_path: Path) -> None:
     text = "\U0001f600\u202e'\"\\\n"
-    made = program(returns=Dict(((text, Lit(text)),)))
+    made = program(returns=Dict(((text, Literal(text)),)))
     case_file.write(tmp_path / "a.json", replace(CASE, program=made))
     assert case_file.read(tmp_path / "a.json").program == made
     space: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from fuzz.abstract.state import Tensor
 from fuzz.choices import SeededChoices
 from fuzz.features.calls import scenario_features
 from fuzz.generate import generate
-from fuzz.ir.control_flow import around, executed
+from fuzz.ir.control_flow import enclosing_blocks, executed_statements
 from fuzz.ir.nodes import BOTH, DEVICES, on_device
 from fuzz.operators import OPERATORS, Kind
 from fuzz.program.decode import (
@@ -20,14 +20,14 @@ from fuzz.program.decode import (
     Block,
     Branch,
     Call,
-    Lit,
+    Duplicate,
+    Literal,
     Loop,
     Program,
     ProgramError,
     Ref,
     Region,
     Root,
-    Same,
     Scalar,
     Scenario,
     Seq,
@@ -37,9 +37,9 @@ from fuzz.program.decode import (
     Write,
     advance,
     begin,
-    calls,
     check,
     references,
+    split_calls,
 )
 from fuzz.reduce import ReductionError, reduce
 from fuzz.reduce.passes import PASSES, measure
@@ -55,7 +55,7 @@ def hidden_write(program: Program) -> bool:
     state = begin(program)
     arguments = {f"a{i}" for i in range(len(program.arguments))}
     written: set[int] = set()
-    for i, statement in executed(program):
+    for i, statement in executed_statements(program):
         row = OPERATORS[statement.operator]
         targets = [statement.operands[number] for number in row.writes]
         if any(name not in arguments for name in targets):
@@ -68,8 +68,8 @@ def hidden_write(program: Program) -> bool:
 
 def duplicate_written(program: Program) -> bool:
     """A write to an argument that is passed twice, and something requires grad."""
-    twice = {f"a{i}" for i, a in enumerate(program.arguments) if isinstance(a, Same)}
-    twice |= {f"a{a.argument}" for a in program.arguments if isinstance(a, Same)}
+    twice = {f"a{i}" for i, a in enumerate(program.arguments) if isinstance(a, Duplicate)}
+    twice |= {f"a{a.argument}" for a in program.arguments if isinstance(a, Duplicate)}
     return any(storage.requires_grad for storage in program.storages) and any(
         s.operands[number] in twice for s in program.statements for number in OPERATORS[s.operator].writes
     )
@@ -90,7 +90,7 @@ def no_grad_view_returned(program: Program) -> bool:
         name
         for s in program.statements
         if s.block >= 0
-        and Region("no_grad") in map(program.blocks.__getitem__, around(program.blocks, s.block))
+        and Region("no_grad") in map(program.blocks.__getitem__, enclosing_blocks(program.blocks, s.block))
         and OPERATORS[s.operator].kind is Kind.VIEW
         for name in s.results
     }
@@ -99,7 +99,7 @@ def no_grad_view_returned(program: Program) -> bool:
 
 def aliases_returned(program: Program) -> bool:
     state = begin(program)
-    for i, statement in executed(program):
+    for i, statement in executed_statements(program):
         advance(state, i, statement, program.blocks)
     values = [state.names[name] for name in references(program.returns) if name[0] == "v"]
     tensors = [value for value in values if isinstance(value, Tensor)]
@@ -170,7 +170,7 @@ def test_calls_and_steps_are_reduced(predicate: Predicate, statements: int, late
     assert len(found) == 12 and all(map(predicate, smallest))
     assert statistics.median(len(program.statements) for program in smallest) == statements
     assert {len(program.later) for program in smallest} == {later}
-    assert max(sum(len(c.scenario.steps) for c in calls(program)) for program in smallest) <= steps
+    assert max(sum(len(c.scenario.steps) for c in split_calls(program)) for program in smallest) <= steps
     assert max(reduction.evaluations for reduction in reductions) < 120
 
 
@@ -256,7 +256,7 @@ def test_everything_can_go() -> None:
         reduction = reduce(generate(SeededChoices(6, index)), lambda candidate: True, budget=100)
         program = reduction.program
         assert program.statements == ()
-        assert program.returns == Lit(None)
+        assert program.returns == Literal(None)
         assert len(program.arguments) <= 1
         assert program.scenario == Scenario()
 
@@ -290,7 +290,7 @@ def test_a_pass_keeps_its_promises(one: object) -> None:
 
 BASE = Program(
     storages=(Storage("float32", (2, 2), 0), Storage("float32", (2, 2), 1)),
-    arguments=(Root(0), Root(1), Same(0)),
+    arguments=(Root(0), Root(1), Duplicate(0)),
     parameters=(Ref("a0"), Seq("tuple", (Ref("a1"), Ref("a2")))),
     statements=(
         Statement("sin", ("a1",), (), ("v0",)),
@@ -354,7 +354,8 @@ def _has(operator: str, *kinds: type) -> Predicate:
     def predicate(program: Program) -> bool:
         return any(
             s.operator == operator
-            and {*kinds} <= {type(program.blocks[number]) for number in around(program.blocks, s.block)}
+            and {*kinds}
+            <= {type(program.blocks[number]) for number in enclosing_blocks(program.blocks, s.block)}
             for s in program.statements
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fuzz.abstract import eager_rules
-from fuzz.ir.control_flow import executed
+from fuzz.ir.control_flow import executed_statements
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import Program, View, advance, begin
 from fuzz.program.printer import load
@@ -25,7 +25,7 @@ def shows_bytes(program: Program) -> bool:
 def expected_to_raise(program: Program) -> bool:
     """Whether the generator knows that eager refuses one of the statements."""
     state = begin(program)
-    for i, statement in executed(program):
+    for i, statement in executed_statements(program):
         row = OPERATORS[statement.operator]
         modes = state.modes(program.blocks, statement.block)
         use = state.use(row, statement.operands, dict(statement.attributes), modes)

@@ -7,13 +7,13 @@ import math
 from fuzz.program.decode import (
     Call,
     Dict,
-    Lit,
+    Duplicate,
+    Literal,
     Program,
     Ref,
     Region,
     Require,
     Root,
-    Same,
     Scalar,
     Scenario,
     Seq,
@@ -26,7 +26,7 @@ from oracles import Backward
 
 PROGRAM = Program(
     storages=(Storage("float32", (3, 4), 1, True, False), Storage("int64", (3,), 2)),
-    arguments=(Root(0), View(0, (2, 2), (4, 1), 5, "detach"), Same(0), Root(1), Scalar(math.inf)),
+    arguments=(Root(0), View(0, (2, 2), (4, 1), 5, "detach"), Duplicate(0), Root(1), Scalar(math.inf)),
     parameters=(Ref("a0"), Seq("list", (Ref("a1"), Dict((("k", Ref("a2")),)))), Ref("a3"), Ref("a4")),
     statements=(
         Statement("sin", ("a0",), (), ("v0",)),
@@ -35,7 +35,7 @@ PROGRAM = Program(
         Statement("mul_number_", ("v4",), (("value", 2.0),), ()),
         Statement("zeros", (), (("size", (2, 3)), ("dtype", "float64")), ("v5",)),
     ),
-    returns=Seq("tuple", (Ref("v0"), Lit(None), Dict((("x", Ref("a4")), ("y", Lit(3)))), Ref("v5"))),
+    returns=Seq("tuple", (Ref("v0"), Literal(None), Dict((("x", Ref("a4")), ("y", Literal(3)))), Ref("v5"))),
     scenario=Scenario(
         *("cuda:1", False, (0, 2)),
         steps=(

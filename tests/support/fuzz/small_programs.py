@@ -7,11 +7,11 @@ from dataclasses import replace
 from fuzz.program.decode import (
     Call,
     Constant,
+    Duplicate,
     Program,
     Ref,
     Require,
     Root,
-    Same,
     Scenario,
     Seq,
     Statement,
@@ -44,7 +44,7 @@ SQUARE_OF_LEAF = program(
 )
 DUPLICATE = Program(
     (Storage("float32", (3,), 1, requires_grad=True),),
-    (Root(0), Same(0)),
+    (Root(0), Duplicate(0)),
     (Ref("a0"), Ref("a1")),
     (call("mul", "a0", "a1", to="v0"),),
     Ref("v0"),
