@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from fuzz.abstract.tensor import Kept, Tensor, Use
+from fuzz.abstract.tensor import AbstractCall, AbstractTensor, SavedForBackward
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import end_byte, is_dense, overlaps_itself, shares_elements
 from fuzz.operators.row import Aliasing, Change, Expanded, Kind, Meta, Operator, Result
@@ -16,7 +16,7 @@ MOVES = (Change.STORAGE, Change.UNTYPED)
 SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version counter notices
 
 
-def illegal(use: Use) -> str | None:
+def raises_now(use: AbstractCall) -> str | None:
     """Why eager raises at this statement, or None."""
     row, tensors = use.row, use.tensors
     if row.raises:
@@ -73,7 +73,7 @@ def illegal(use: Use) -> str | None:
     return None
 
 
-def unfit(use: Use) -> str | None:
+def not_generated(use: AbstractCall) -> str | None:
     """Why no program registers this hook, has this tensor keep its gradient, sets the grad mode here, calls
     this custom function, touches Python state here or wraps this tensor, or None."""
     if use.row.kind is Kind.MODE:
@@ -107,7 +107,7 @@ def unfit(use: Use) -> str | None:
     return None
 
 
-def _unfit_python(use: Use) -> str | None:
+def _unfit_python(use: AbstractCall) -> str | None:
     """Why no program reads or writes Python state here, or None."""
     if use.repeated:
         return "a backward would read or write the state once more"
@@ -116,7 +116,7 @@ def _unfit_python(use: Use) -> str | None:
     return None
 
 
-def hazard(use: Use, kept: Kept) -> str | None:
+def raises_later(use: AbstractCall, kept: SavedForBackward) -> str | None:
     """Why eager raises later, in backward or at the next use of a view, or None."""
     row, tensors = use.row, use.tensors
     if not row.writes and row.change is None:
@@ -151,12 +151,12 @@ def hazard(use: Use, kept: Kept) -> str | None:
     return None
 
 
-def _sizes_differ(use: Use) -> bool:
+def _sizes_differ(use: AbstractCall) -> bool:
     """Whether a change of metadata gives another size."""
     return use.row.rule(use.metas, use.attributes)[0].meta.size != use.metas[0].size
 
 
-def _needed(use: Use, number: int, kept: Kept) -> str | None:
+def _needed(use: AbstractCall, number: int, kept: SavedForBackward) -> str | None:
     """Why eager raises later where the version counter of an operand moves, or None."""
     row, tensors = use.row, use.tensors
     target = tensors[number]
@@ -177,7 +177,7 @@ def _needed(use: Use, number: int, kept: Kept) -> str | None:
     return None
 
 
-def corrupts(use: Use, kept: Kept) -> bool:
+def corrupts_saved(use: AbstractCall, kept: SavedForBackward) -> bool:
     """Whether what a backward needs is changed without autograd's noticing: undefined gradients."""
     row = use.row
     if not row.writes and row.change is None:
@@ -185,7 +185,7 @@ def corrupts(use: Use, kept: Kept) -> bool:
     return any(_corrupts(row, use.tensors[number], kept) for number in row.writes or (0,))
 
 
-def _corrupts(row: Operator, target: Tensor, kept: Kept) -> bool:
+def _corrupts(row: Operator, target: AbstractTensor, kept: SavedForBackward) -> bool:
     change = row.change
     if target.memory in kept.reread:
         return True
@@ -201,7 +201,7 @@ def _corrupts(row: Operator, target: Tensor, kept: Kept) -> bool:
     )
 
 
-def undefined_write(use: Use) -> str | None:
+def undefined_write(use: AbstractCall) -> str | None:
     """Why eager's result of a write is undefined, or None."""
     for number in use.row.writes:
         reason = _undefined_write(use, number)
@@ -210,7 +210,7 @@ def undefined_write(use: Use) -> str | None:
     return None
 
 
-def _undefined_write(use: Use, number: int) -> str | None:
+def _undefined_write(use: AbstractCall, number: int) -> str | None:
     target = use.tensors[number]
     others = [tensor for i, tensor in enumerate(use.tensors) if i != number]
     row, meta = use.row, target.meta
@@ -264,7 +264,7 @@ def _overlaps_in_part(one: Meta, other: Meta) -> bool:
     return (one.offset, prod(one.size), one.stride) != (other.offset, prod(other.size), other.stride)
 
 
-def unmodelled_inference(use: Use, outcome: tuple[Result, ...]) -> str | None:
+def unmodelled_inference(use: AbstractCall, outcome: tuple[Result, ...]) -> str | None:
     """Why it is not known what a statement does under inference mode, or with tensors made there, or None."""
     row, tensors = use.row, use.tensors
     recast = any(link is Aliasing.DETACHED and meta.dtype != tensors[0].meta.dtype for meta, link in outcome)
@@ -277,7 +277,7 @@ def unmodelled_inference(use: Use, outcome: tuple[Result, ...]) -> str | None:
     return None
 
 
-def unmodelled_wrapper(use: Use, outcome: tuple[Result, ...]) -> str | None:
+def unmodelled_wrapper(use: AbstractCall, outcome: tuple[Result, ...]) -> str | None:
     """Why it is not known what a statement does with wrapper subclasses, or None."""
     row, target = use.row, use.target
     if any(meta.dtype in COMPLEX for meta in (*use.metas, *(meta for meta, _ in outcome))):
@@ -316,12 +316,12 @@ def _grows(before: Meta, after: Meta) -> bool:
     return before.stride is None or after.stride is None or end_byte(after) > end_byte(before)
 
 
-def _written(use: Use, number: int) -> Meta:
+def _written(use: AbstractCall, number: int) -> Meta:
     """The elements of an operand that a row writes."""
     return use.tensors[number].meta if use.row.fills is None else use.row.fills(use.metas, use.attributes)
 
 
-def _saves_inference(use: Use) -> bool:
+def _saves_inference(use: AbstractCall) -> bool:
     tensors = use.tensors
     return any(
         tensors[which].inference and any(tensors[i].requires_grad for i in when)

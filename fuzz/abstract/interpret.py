@@ -1,10 +1,10 @@
-"""A program's statements followed on a `State`, as its calls come by them; nothing runs."""
+"""A program's statements followed on a `AbstractState`, as its calls come by them; nothing runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.abstract.state import Breach, State, Tensor
+from fuzz.abstract.state import AbstractState, AbstractTensor, InvalidProgram
 from fuzz.ir.control_flow import (
     MAX_EXECUTED,
     Outline,
@@ -34,10 +34,10 @@ from fuzz.operators import OPERATORS
 from fuzz.operators.row import Size
 
 
-def begin(program: Program) -> State:
+def initial_state(program: Program) -> AbstractState:
     """What is known of a program's tensors before its first statement."""
     scenario = program.scenario
-    state = State(scenario.grad, scenario.inference, scenario.autocast)
+    state = AbstractState(scenario.grad, scenario.inference, scenario.autocast)
     for storage in program.storages:
         state.allocate(storage)
     for i, argument in enumerate(program.arguments):
@@ -67,7 +67,9 @@ def check_module(program: Program, place: str) -> None:
             raise ProgramError(where, "a module's `training` is no bool", "give True or False")
 
 
-def advance(state: State, index: int, statement: Statement, blocks: Sequence[Block] = ()) -> None:
+def interpret_statement(
+    state: AbstractState, index: int, statement: Statement, blocks: Sequence[Block] = ()
+) -> None:
     """Take a state over statement number `index` of a program with these blocks. Nothing runs.
 
     Raises `ProgramError` if the statement does not fit.
@@ -76,23 +78,23 @@ def advance(state: State, index: int, statement: Statement, blocks: Sequence[Blo
     try:
         modes = state.modes(blocks, statement.block)
         state.apply(row, statement.operands, dict(statement.attributes), statement.results, modes)
-    except Breach as breach:
+    except InvalidProgram as breach:
         hint = "change its operands or attributes, or remove it"
         raise ProgramError(f"statements[{index}]", f"{statement.operator}: {breach}", hint) from None
 
 
-def trace(program: Program) -> State:
+def final_state(program: Program) -> AbstractState:
     """What is known of a program's tensors after its last statement."""
-    state = begin(program)
+    state = initial_state(program)
     for i, statement in executed_statements(program):
-        advance(state, i, statement, program.blocks)
+        interpret_statement(state, i, statement, program.blocks)
     return state
 
 
 Sizes = dict[int, Size]
 
 
-def sizes_in_text(program: Program) -> Sizes:
+def literal_sizes(program: Program) -> Sizes:
     """The sizes that the text of each statement has as numbers, of a program of one call.
 
     Each time that the statement runs, and in later calls, they must be equal. Raises ProgramError where they
@@ -100,7 +102,7 @@ def sizes_in_text(program: Program) -> Sizes:
     """
     if not any(OPERATORS[statement.operator].sized for statement in program.statements):
         return {}
-    sizes = _follow(begin(program), program)
+    sizes = _follow(initial_state(program), program)
     return sizes_if_taken(program) | sizes
 
 
@@ -112,25 +114,25 @@ def sizes_if_taken(program: Program) -> Sizes:
     sizes: Sizes = {}
     for number, other in untaken_arms(program):
         try:
-            sizes = _follow(begin(other), other) | sizes
+            sizes = _follow(initial_state(other), other) | sizes
         except ProgramError as error:
             raise ProgramError(f"blocks[{number}], if taken, {error.place}", error.what, error.hint) from None
     return sizes
 
 
-def _follow(state: State, program: Program) -> Sizes:
+def _follow(state: AbstractState, program: Program) -> Sizes:
     """Take the state over all of the first call; the sizes in the text of what it comes by."""
     sizes: Sizes = {}
     for count, (i, statement) in enumerate(executed_statements(program), start=1):
         if count > MAX_EXECUTED:
             raise ProgramError("blocks", f"more than {MAX_EXECUTED} statements run", "let loops turn less")
         if OPERATORS[statement.operator].sized:
-            agree(sizes, {i: state.tensor(statement.operands[0]).meta.size})
-        advance(state, i, statement, program.blocks)
+            merge_sizes(sizes, {i: state.tensor(statement.operands[0]).meta.size})
+        interpret_statement(state, i, statement, program.blocks)
     return sizes
 
 
-def agree(known: Sizes, found: Sizes) -> None:
+def merge_sizes(known: Sizes, found: Sizes) -> None:
     """Add sizes in the text of statements to what is known of them."""
     for number, size in found.items():
         if known.setdefault(number, size) != size:
@@ -141,14 +143,14 @@ def agree(known: Sizes, found: Sizes) -> None:
 
 def check_values(program: Program) -> Sizes:
     """The sizes in the text that the first call comes by; ProgramError where it cannot be made."""
-    state = begin(program)
+    state = initial_state(program)
     sizes = _follow(state, program)
     if state.undefined:
         raise ProgramError(
             "statements", "memory that resize_ has added is never written", "write to it, or do not grow"
         )
     for i, name in enumerate(program.scenario.marked):
-        if name[0] != "a" or not isinstance(begin(program).names.get(name), Tensor):
+        if name[0] != "a" or not isinstance(initial_state(program).names.get(name), AbstractTensor):
             raise ProgramError(f"scenario.marked[{i}]", f"{name} is no tensor argument", "name one")
     returned = set(references(program.returns))
     for name in returned:
@@ -156,7 +158,8 @@ def check_values(program: Program) -> Sizes:
             raise ProgramError("returns", f"{name} is not defined", "return an argument or a result")
     for i, step in enumerate(program.scenario.steps):
         if isinstance(step, TensorStep) and not (
-            (step.name in returned or step.name[0] == "a") and isinstance(state.names.get(step.name), Tensor)
+            (step.name in returned or step.name[0] == "a")
+            and isinstance(state.names.get(step.name), AbstractTensor)
         ):
             raise ProgramError(
                 f"scenario.steps[{i}]",
@@ -195,7 +198,7 @@ def check_names(program: Program) -> None:
     """That every way through the branches defines what is used and returned."""
     if not any(isinstance(block, Branch) for block in program.blocks):
         return
-    known = defined(program)
+    known = defined_names(program)
     for name in references(program.returns):
         if name not in known:
             raise ProgramError("returns", f"{name} is not defined on every way", _ELSEWHERE)
@@ -204,7 +207,7 @@ def check_names(program: Program) -> None:
 _ELSEWHERE = "bind it before the branch, or in both arms"
 
 
-def defined(program: Program) -> frozenset[str]:
+def defined_names(program: Program) -> frozenset[str]:
     """The names that a program has at its end, whichever arms of its branches are taken.
 
     Raises ProgramError where a statement uses a name that it may come to without.

@@ -1,15 +1,16 @@
 """What is known of a program's tensors at each statement, without running it.
 
-The generator builds a program on a `State`, and `decode.check` replays one. It follows metadata (by the
-operator table's rules), memory (which tensors share it, and which elements), and as much of autograd as
+The generator builds a program on a `AbstractState`, and `decode.check` replays one. It follows metadata (by
+the operator table's rules), memory (which tensors share it, and which elements), and as much of autograd as
 decides whether eager raises: leaves, views and how they were made, version counters, what backward keeps.
 
 Three kinds of trouble are told apart:
 
-* a *breach*: shapes or dtypes do not fit, or eager's result is undefined (`apply` raises `Breach`); memory
-  that `resize_` has added is `undefined` until it is written, and a program must leave none;
-* *illegal*: eager raises at this statement, and so must a compiler (`eager_rules.illegal` says why);
-* a *hazard*: eager raises later, in backward or when a view is next used (`eager_rules.hazard` says why).
+* a *breach*: shapes or dtypes do not fit, or eager's result is undefined (`apply` raises `InvalidProgram`);
+  memory that `resize_` has added is `undefined` until it is written, and a program must leave none;
+* *illegal*: eager raises at this statement, and so must a compiler (`eager_rules.raises_now` says why);
+* a *hazard*: eager raises later, in backward or when a view is next used (`eager_rules.raises_later` says
+  why).
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.abstract import eager_rules
-from fuzz.abstract.tensor import Breach, Clock, Kept, Tensor, Use, Value
+from fuzz.abstract.tensor import (
+    AbstractCall,
+    AbstractTensor,
+    InvalidProgram,
+    SavedForBackward,
+    Value,
+    VersionCounter,
+)
 from fuzz.ir import subclass
 from fuzz.ir.control_flow import Modes, enclosing_blocks, modes_inside
 from fuzz.ir.nodes import Block, Storage, View
@@ -41,7 +49,7 @@ from fuzz.operators.row import (
     Result,
 )
 
-__all__ = ["Breach", "State", "Tensor", "Use"]
+__all__ = ["AbstractCall", "AbstractState", "AbstractTensor", "InvalidProgram"]
 
 SPECIAL = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.FUNCTION, Kind.WRAPPER, Kind.PYTHON)
 _LINKS = {
@@ -64,7 +72,7 @@ def _resolved(result: Result) -> Result:
     return result._replace(meta=result.meta._replace(stride=None, offset=0, conj=False, neg=False))
 
 
-def _wrap(value: Tensor, parts: Clock, history: bool, made: str | None) -> None:
+def _wrap(value: AbstractTensor, parts: VersionCounter, history: bool, made: str | None) -> None:
     """Have a tensor be a wrapper subclass, which perhaps has a history."""
     value.parts = parts
     value.nested = made == "nested"
@@ -72,13 +80,13 @@ def _wrap(value: Tensor, parts: Clock, history: bool, made: str | None) -> None:
         value.own = value.grad_fn = True
 
 
-def _convert(use: Use, autocast: str) -> None:
+def _convert(use: AbstractCall, autocast: str) -> None:
     """Have autocast make copies of operands of a less than double precision, as the row's policy says."""
     row = use.row
     policy = AUTOCAST[row.name]
     if policy == "mixed":
         if any(meta.dtype in HALF and meta.dtype != autocast for meta in use.metas):
-            raise Breach(f"{row.name} takes no half precision but autocast's")
+            raise InvalidProgram(f"{row.name} takes no half precision but autocast's")
         return
     if policy == "lower unless one" and prod(use.metas[0].size[:-1] + use.metas[1].size[1:]) == 1:
         return
@@ -87,12 +95,14 @@ def _convert(use: Use, autocast: str) -> None:
     for i, meta in enumerate(use.metas):
         if meta.dtype in LESS_THAN_DOUBLE and meta.dtype != dtype:
             if dtype not in row.operands[i].dtypes:
-                raise Breach(f"{row.name} does not take {dtype}, which autocast makes of its operands")
+                raise InvalidProgram(
+                    f"{row.name} does not take {dtype}, which autocast makes of its operands"
+                )
             use.metas[i] = empty_like(meta, dtype)
             use.converted.add(i)
 
 
-class State:
+class AbstractState:
     """The tensors of a program after some of its statements."""
 
     __slots__ = (
@@ -116,12 +126,12 @@ class State:
         self.inference = inference
         self.autocast = autocast or ""
         self.names: dict[str, Value] = {}
-        self.kept = Kept()
+        self.kept = SavedForBackward()
         self.hazards = 0  # statements after which eager raises later
         self.undefined: dict[int, frozenset[int]] = {}  # memory -> bytes that nothing has written yet
-        self._roots: list[Tensor] = []
+        self._roots: list[AbstractTensor] = []
         self._storages: list[Storage] = []
-        self._aliases: dict[tuple[int, str], Tensor] = {}  # what views are taken of instead of a root
+        self._aliases: dict[tuple[int, str], AbstractTensor] = {}  # what views are taken of instead of a root
         self._sizes: list[int] = []  # memory -> bytes
 
     # ----------------------------------------------------------------------------------------------------
@@ -153,7 +163,7 @@ class State:
             _wrap(value, root.clock, root.requires_grad and view.via == "view", view.wrapped)
         self.names[name] = root if whole else value
 
-    def _base(self, view: View) -> Tensor:
+    def _base(self, view: View) -> AbstractTensor:
         """What a view is taken of: a root, or an alias of one."""
         root = self._roots[view.storage]
         if view.base == "root":
@@ -181,34 +191,34 @@ class State:
     # ----------------------------------------------------------------------------------------------------
     # statements
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> AbstractTensor:
         """The tensor of a name; Breach if it is not defined or no tensor."""
         value = self.names.get(name)
-        if not isinstance(value, Tensor):
-            raise Breach(f"{name} is not {'a tensor' if name in self.names else 'defined'}")
+        if not isinstance(value, AbstractTensor):
+            raise InvalidProgram(f"{name} is not {'a tensor' if name in self.names else 'defined'}")
         return value
 
     def meta(self, name: str) -> Meta:
         """The metadata of a tensor or Python number."""
         value = self.names[name]
-        return value.meta if isinstance(value, Tensor) else as_number(value)
+        return value.meta if isinstance(value, AbstractTensor) else as_number(value)
 
     def is_stale(self, name: str) -> bool:
         """Whether a name stands for a view that raises when used."""
         value = self.names[name]
-        return isinstance(value, Tensor) and value.stale
+        return isinstance(value, AbstractTensor) and value.stale
 
     def is_unwatched(self, name: str) -> bool:
         """Whether a name stands for memory that a backward has kept under another version counter: a write
         to it later on, which autograd does not notice, would leave gradients undefined."""
         value = self.names[name]
-        reread = isinstance(value, Tensor) and value.memory in self.kept.reread
+        reread = isinstance(value, AbstractTensor) and value.memory in self.kept.reread
         return reread or self.is_kept_apart(name)
 
     def is_kept_apart(self, name: str) -> bool:
         """Whether a backward reads what a name stands for, and has kept it under another version counter."""
         value = self.names[name]
-        return isinstance(value, Tensor) and any(
+        return isinstance(value, AbstractTensor) and any(
             read and memory == value.memory and clock is not value.clock
             for memory, clock, _, read in self.kept.saved
         )
@@ -216,7 +226,7 @@ class State:
     def is_kept(self, name: str) -> bool:
         """Whether a backward needs what a name stands for as it is now, and notices a write to it."""
         value = self.names[name]
-        return isinstance(value, Tensor) and any(
+        return isinstance(value, AbstractTensor) and any(
             memory == value.memory and clock is value.clock and version == clock.version
             for memory, clock, version, _ in self.kept.saved
         )
@@ -225,14 +235,19 @@ class State:
         """Whether a name stands for a view of a wrapper subclass that was written to since, and was taken
         without grad mode or with others: a compiler may refuse to return it where autograd follows it."""
         value = self.names[name]
-        if not isinstance(value, Tensor) or not value.wrapped or value.base is None or value.made == "plain":
+        if (
+            not isinstance(value, AbstractTensor)
+            or not value.wrapped
+            or value.base is None
+            or value.made == "plain"
+        ):
             return False
         return value.requires_grad and value.taken != value.clock.version
 
     def is_hooked(self, name: str) -> bool:
         """Whether a name stands for memory of which a tensor has a hook."""
         value = self.names[name]
-        return isinstance(value, Tensor) and value.memory in self.kept.hooked
+        return isinstance(value, AbstractTensor) and value.memory in self.kept.hooked
 
     def use(
         self,
@@ -241,7 +256,7 @@ class State:
         attributes: Attributes,
         modes: Modes | None = None,
         metas: Sequence[Meta] | None = None,
-    ) -> Use:
+    ) -> AbstractCall:
         """A statement on the tensors of these names; Breach if they are not what the row takes.
 
         `modes` are those of the block that it stands in, None if there is none. `metas` are the operands',
@@ -250,12 +265,12 @@ class State:
         values = self.names
         if metas is None:
             metas = self._fitting(row, operands)
-        tensors = [value for name in operands if isinstance(value := values[name], Tensor)]
+        tensors = [value for name in operands if isinstance(value := values[name], AbstractTensor)]
         if modes is None:
-            use = Use(row, metas, tensors, attributes, self.grad, self.inference)
+            use = AbstractCall(row, metas, tensors, attributes, self.grad, self.inference)
             autocast = self.autocast
         else:
-            use = Use(row, metas, tensors, attributes, modes.grad, modes.inference)
+            use = AbstractCall(row, metas, tensors, attributes, modes.grad, modes.inference)
             use.repeated, use.contained = modes.repeated, modes.contained
             autocast = modes.autocast
         if autocast and row.name in AUTOCAST:
@@ -268,12 +283,12 @@ class State:
             if operand.number:
                 value = self.names.get(name)
                 if not isinstance(value, (int, float, complex)) or isinstance(value, bool):
-                    raise Breach(f"{name} is not a Python number")
+                    raise InvalidProgram(f"{name} is not a Python number")
                 meta = as_number(value)
             else:
                 meta = self.tensor(name).meta
             if meta.dtype not in operand.dtypes:
-                raise Breach(f"{name} is {meta.dtype}, which {row.name} does not take there")
+                raise InvalidProgram(f"{name} is {meta.dtype}, which {row.name} does not take there")
             metas.append(meta)
         return metas
 
@@ -299,47 +314,47 @@ class State:
         outcome = self.infer(use)
         count = 0 if row.metadata else len(outcome)
         if len(results) != count:
-            raise Breach(f"it has {count} results, not {len(results)}")
+            raise InvalidProgram(f"it has {count} results, not {len(results)}")
         again = modes is None and any(name in self.names for name in results)  # in a block they may be
         if again or len(set(results)) < len(results):
-            raise Breach(f"of the results {', '.join(results)} one is defined already")
+            raise InvalidProgram(f"of the results {', '.join(results)} one is defined already")
         self.commit(use, outcome, results)
 
-    def infer(self, use: Use) -> tuple[Result, ...]:
+    def infer(self, use: AbstractCall) -> tuple[Result, ...]:
         """What a statement would give. Raises Breach where it is not valid; changes nothing."""
         row = use.row
         if use.repeated and (row.writes or row.change is not None or row.defines):
-            raise Breach("a write that a backward repeats")
+            raise InvalidProgram("a write that a backward repeats")
         if use.repeated and use.handles_inference:
-            raise Breach("a tensor made under inference mode, which checkpoint would keep")
+            raise InvalidProgram("a tensor made under inference mode, which checkpoint would keep")
         if row.kind in SPECIAL:
-            unfit = eager_rules.unfit(use)
+            unfit = eager_rules.not_generated(use)
             if unfit is not None:
-                raise Breach(unfit)
+                raise InvalidProgram(unfit)
         if row.change is Change.DETACH and use.target.hidden:
-            raise Breach("eager detaches no view in place, and this may be one")
+            raise InvalidProgram("eager detaches no view in place, and this may be one")
         if self.kept.retained and (row.writes or row.change is not None):
             written = (use.tensors[number].memory for number in row.writes or (0,))
             if not self.kept.retained.isdisjoint(written):
-                raise Breach("a write to what is to keep its gradient, after which eager may crash")
+                raise InvalidProgram("a write to what is to keep its gradient, after which eager may crash")
         try:
             outcome = row.rule(use.metas, use.attributes)
         except Mismatch as mismatch:
-            raise Breach(str(mismatch)) from None
+            raise InvalidProgram(str(mismatch)) from None
         if row.change is None and any(meta.conj or meta.neg for meta in use.metas):
             outcome = tuple(map(_resolved, outcome))
         reads = bool(row.writes)
         for meta, link in outcome:
             if meta.dtype not in DTYPES:
-                raise Breach(f"a {meta.dtype} result")
+                raise InvalidProgram(f"a {meta.dtype} result")
             if len(meta.size) > MAX_RANK or prod(meta.size) > MAX_ELEMENTS:
-                raise Breach(f"a result of size {meta.size} is larger than any program's tensor")
+                raise InvalidProgram(f"a result of size {meta.size} is larger than any program's tensor")
             if (
                 link is Aliasing.VIEW
                 and meta.stride is not None
                 and end_byte(meta) > self._sizes[use.target.memory]
             ):
-                raise Breach("it reaches beyond the storage")
+                raise InvalidProgram("it reaches beyond the storage")
             reads = reads or link in _READS
         undefined = eager_rules.undefined_write(use) if row.writes else None
         if undefined is None and (use.inference or use.handles_inference):
@@ -347,19 +362,19 @@ class State:
         if undefined is None and use.wraps:
             undefined = eager_rules.unmodelled_wrapper(use, outcome)
         if undefined is not None:
-            raise Breach(undefined)
+            raise InvalidProgram(undefined)
         if row.change is Change.RESIZE and outcome[0].meta.stride is not None:
             meta = outcome[0].meta
             start = meta.offset * ITEM_SIZE[meta.dtype]
             if end_byte(meta) > start > self._sizes[use.target.memory]:
-                raise Breach("its storage grows by elements that the tensor does not cover")
+                raise InvalidProgram("its storage grows by elements that the tensor does not cover")
         if self.undefined and reads:
             for tensor in use.tensors[1 if row.fills else 0 :]:
                 if self._is_undefined(tensor):
-                    raise Breach("it reads memory that nothing has been written to")
+                    raise InvalidProgram("it reads memory that nothing has been written to")
         return outcome
 
-    def commit(self, use: Use, outcome: tuple[Result, ...], results: Sequence[str]) -> None:
+    def commit(self, use: AbstractCall, outcome: tuple[Result, ...], results: Sequence[str]) -> None:
         """Append a statement whose outcome `infer` gave, under new names."""
         row, tensors = use.row, use.tensors
         if row.kind is Kind.MODE:
@@ -372,10 +387,10 @@ class State:
         self.kept.once |= tracked and (row.has_side_effect or row.kind is Kind.HIGHER_ORDER)
         if tracked and row.kind is Kind.HIGHER_ORDER:
             self.kept.asked.add(tensors[0].memory)
-        made: list[Tensor] = []
+        made: list[AbstractTensor] = []
         if row.writes or row.change is not None:
             target = tensors[0]
-            if eager_rules.hazard(use, self.kept):
+            if eager_rules.raises_later(use, self.kept):
                 self.hazards += 1
             if row.change is not None:
                 self._change(row.change, tensors, outcome[0].meta, use.attributes)
@@ -393,7 +408,7 @@ class State:
                 value = self._fresh(result.meta, needed)
                 value.grad_fn = needed
                 value.inference = use.inference
-                value.parts = Clock() if use.wraps else None
+                value.parts = VersionCounter() if use.wraps else None
                 value.nested = any(tensor.nested for tensor in tensors)
                 value.hidden = row.kind in VIEWS_INSIDE
             else:
@@ -412,7 +427,7 @@ class State:
         if tracked and (row.writes or row.change is not None or not itself):
             self._follow(use, made)  # (What gives its operand itself does not come to autograd.)
 
-    def _follow(self, use: Use, made: list[Tensor]) -> None:
+    def _follow(self, use: AbstractCall, made: list[AbstractTensor]) -> None:
         """What autograd notes of a statement that it follows."""
         for tensor in use.tensors:
             if tensor.base is not None and tensor.base.grad_fn:
@@ -432,22 +447,24 @@ class State:
 
     # ----------------------------------------------------------------------------------------------------
 
-    def _fresh(self, meta: Meta, requires_grad: bool) -> Tensor:
-        return Tensor(meta, self._allocate(meta), Clock(), own=requires_grad, grad_fn=False)
+    def _fresh(self, meta: Meta, requires_grad: bool) -> AbstractTensor:
+        return AbstractTensor(meta, self._allocate(meta), VersionCounter(), own=requires_grad, grad_fn=False)
 
     def _allocate(self, meta: Meta) -> int:
         self._sizes.append(prod(meta.size) * ITEM_SIZE[meta.dtype])
         return len(self._sizes) - 1
 
-    def _linked(self, parent: Tensor, result: Result, grad: bool = True, multi: bool = False) -> Tensor:
+    def _linked(
+        self, parent: AbstractTensor, result: Result, grad: bool = True, multi: bool = False
+    ) -> AbstractTensor:
         if result.aliasing is Aliasing.SELF:
             return parent
         own_clock = result.aliasing in (Aliasing.DATA, Aliasing.UNSAFE, Aliasing.WRAPPED)
-        clock = Clock() if own_clock else parent.clock
+        clock = VersionCounter() if own_clock else parent.clock
         if result.aliasing is Aliasing.PART:
             assert parent.parts is not None
             clock = parent.parts
-        value = Tensor(result.meta, parent.memory, clock, own=False, grad_fn=False)
+        value = AbstractTensor(result.meta, parent.memory, clock, own=False, grad_fn=False)
         value.inference = parent.inference
         value.parts, value.nested = parent.parts, parent.nested and result.aliasing is not Aliasing.PART
         if result.aliasing in (Aliasing.WRAPPED, Aliasing.PART):
@@ -471,7 +488,9 @@ class State:
             self.kept.fragile.append(value)
         return value
 
-    def _change(self, change: Change, tensors: Sequence[Tensor], meta: Meta, attributes: Attributes) -> None:
+    def _change(
+        self, change: Change, tensors: Sequence[AbstractTensor], meta: Meta, attributes: Attributes
+    ) -> None:
         """What a row does to its first operand as an object."""
         target = tensors[0]
         target.meta = meta
@@ -498,13 +517,13 @@ class State:
         if left:
             self.undefined[memory] = left
 
-    def _is_undefined(self, tensor: Tensor) -> bool:
+    def _is_undefined(self, tensor: AbstractTensor) -> bool:
         bytes_left = self.undefined.get(tensor.memory)
         if not bytes_left:
             return False
         return tensor.meta.stride is None or not bytes_left.isdisjoint(covered_bytes(tensor.meta))
 
-    def _write(self, target: Tensor, tracked: bool) -> None:
+    def _write(self, target: AbstractTensor, tracked: bool) -> None:
         target.clock.version += 1
         if not tracked:
             return

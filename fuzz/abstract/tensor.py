@@ -8,11 +8,11 @@ from typing import TypeAlias
 from fuzz.operators.row import Attributes, Change, Constant, Meta, Operator
 
 
-class Breach(Exception):
+class InvalidProgram(Exception):
     """A statement that is no part of any valid program; the text says why."""
 
 
-class Clock:
+class VersionCounter:
     """A version counter, shared by the views of one tensor and its detached aliases."""
 
     __slots__ = ("split", "version", "viewed")
@@ -23,7 +23,7 @@ class Clock:
         self.split = False  # a view and its base no longer have one storage or one history
 
 
-class Tensor:
+class AbstractTensor:
     """One tensor object. Two names may stand for it.
 
     `grad_fn` is whether autograd has a history at hand: a view whose base has got one in the meantime gets
@@ -49,18 +49,20 @@ class Tensor:
         ),
     )
 
-    def __init__(self, meta: Meta, memory: int, clock: Clock, *, own: bool, grad_fn: bool) -> None:
+    def __init__(self, meta: Meta, memory: int, clock: VersionCounter, *, own: bool, grad_fn: bool) -> None:
         self.meta = meta
         self.memory = memory  # tensors of equal memory may share elements
         self.clock = clock
         self.own = own  # requires grad by itself
         self.grad_fn = grad_fn
         self.inference = False  # it was made under inference mode, on memory that was
-        self.parts: Clock | None = None  # that of the plain tensor on its memory that a wrapper is made of
+        self.parts: VersionCounter | None = (
+            None  # that of the plain tensor on its memory that a wrapper is made of
+        )
         self.nested = False  # what a wrapper is made of is one itself
         self.hidden = False  # it may be a view of a tensor that nobody sees
         self.several = False  # it is one of several results
-        self.base: Tensor | None = None  # what it is a differentiable view of
+        self.base: AbstractTensor | None = None  # what it is a differentiable view of
         self.made = "plain"  # a view's making: "plain", "multi" (one of several results) or "no_grad"
         self.born = clock.version  # the version that a view's history belongs to
         self.taken = clock.version  # the version at which it was made
@@ -86,18 +88,18 @@ class Tensor:
         )
 
 
-Value: TypeAlias = "Tensor | Constant"
+Value: TypeAlias = "AbstractTensor | Constant"
 
 
-class Kept:
+class SavedForBackward:
     """What autograd has noted of a program's tensors so far."""
 
     __slots__ = ("asked", "fragile", "hooked", "once", "reread", "retained", "saved", "unsafe")
 
     def __init__(self) -> None:
         # Memory, clock and version that a backward needs, and whether it reads the values, too.
-        self.saved: list[tuple[int, Clock, int, bool]] = []
-        self.fragile: list[Tensor] = []  # views that a write to their base makes stale
+        self.saved: list[tuple[int, VersionCounter, int, bool]] = []
+        self.fragile: list[AbstractTensor] = []  # views that a write to their base makes stale
         self.hooked: set[int] = set()  # memories with a tensor that has a hook
         self.retained: set[int] = set()  # memories with a tensor that is to keep its gradient
         self.unsafe: set[int] = set()  # memories with aliases whose writes autograd leaves undefined
@@ -108,7 +110,7 @@ class Kept:
         self.reread: set[int] = set()  # memories that a repeated statement reads again in the backward
 
 
-class Use:
+class AbstractCall:
     """A statement on the tensors at hand.
 
     `grad` and `inference` are the modes that it runs in; `needs` says for each operand that autograd sees
@@ -128,7 +130,7 @@ class Use:
         self,
         row: Operator,
         metas: Sequence[Meta],
-        tensors: list[Tensor],
+        tensors: list[AbstractTensor],
         attributes: Attributes,
         grad: bool,
         inference: bool,
@@ -154,6 +156,6 @@ class Use:
         self.followed = grad and True in self.needs
 
     @property
-    def target(self) -> Tensor:
+    def target(self) -> AbstractTensor:
         """Operand 0, which a row may change."""
         return self.tensors[0]

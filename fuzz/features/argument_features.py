@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fuzz.abstract.state import State, Tensor
+from fuzz.abstract.state import AbstractState, AbstractTensor
 from fuzz.ir.nodes import Duplicate, Module, Program, Ref, Root, Scalar, View
 from fuzz.operators.dtypes import COMPLEX, HALF, REAL_OF, reads_bytes
 from fuzz.operators.layout import covered_bytes, is_channels_last, overlaps_itself, shares_elements
@@ -14,7 +14,10 @@ _SMALL = ("uint8", "int8", "int16")
 
 
 def argument_features(
-    program: Program, state: State, inputs: Sequence[Tensor], groups: Sequence[Sequence[Tensor]]
+    program: Program,
+    state: AbstractState,
+    inputs: Sequence[AbstractTensor],
+    groups: Sequence[Sequence[AbstractTensor]],
 ) -> Iterator[str]:
     """The names of `fuzz.features.program_features.FEATURES` that the arguments of a call have.
 
@@ -81,9 +84,9 @@ def argument_features(
                 yield "alias: many slices"
 
 
-def _module(program: Program, module: Module, state: State) -> Iterator[str]:
+def _module(program: Program, module: Module, state: AbstractState) -> Iterator[str]:
     held = [state.names[name] for name in module.held]
-    tensors = [value for value in held if isinstance(value, Tensor)]
+    tensors = [value for value in held if isinstance(value, AbstractTensor)]
     parameters = {
         id(state.names[f"a{i}"])
         for i, argument in enumerate(program.arguments)
@@ -99,7 +102,7 @@ def _module(program: Program, module: Module, state: State) -> Iterator[str]:
     others = {
         name
         for name, value in zip(module.held, held, strict=True)
-        if isinstance(value, Tensor) and id(value) not in parameters
+        if isinstance(value, AbstractTensor) and id(value) not in parameters
     }
     if others - set(module.attributes):
         yield "module: buffer"
@@ -120,14 +123,14 @@ def _wrapped(via: str, parts: str) -> Iterator[str]:
         yield "subclass: parameter"
 
 
-def _wrapper(tensor: Tensor, inputs: Sequence[Tensor]) -> Iterator[str]:
+def _wrapper(tensor: AbstractTensor, inputs: Sequence[AbstractTensor]) -> Iterator[str]:
     if tensor.requires_grad:
         yield "subclass: non-leaf" if tensor.grad_fn else "subclass: leaf"
     if any(one.memory == tensor.memory and one is not tensor for one in inputs):
         yield "subclass: part is an alias"
 
 
-def _argument(tensor: Tensor) -> Iterator[str]:
+def _argument(tensor: AbstractTensor) -> Iterator[str]:
     meta = tensor.meta
     if tensor.requires_grad:
         yield "argument: non-leaf" if tensor.grad_fn else "argument: leaf"
@@ -151,7 +154,7 @@ def _argument(tensor: Tensor) -> Iterator[str]:
         yield "argument: overlapping"
 
 
-def _pair(first: Tensor, second: Tensor, inputs: Sequence[Tensor]) -> Iterator[str]:
+def _pair(first: AbstractTensor, second: AbstractTensor, inputs: Sequence[AbstractTensor]) -> Iterator[str]:
     """Two arguments on one storage, in their order."""
     if first.wrapped and (first.base or first) is (second.base or second):
         yield "subclass: two on one base"

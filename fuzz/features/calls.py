@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fuzz.abstract.state import State, Tensor
+from fuzz.abstract.state import AbstractState, AbstractTensor
 from fuzz.ir.control_flow import is_arm_taken
 from fuzz.ir.nodes import (
     Argument,
@@ -18,7 +18,7 @@ from fuzz.ir.nodes import (
     Write,
     split_calls,
 )
-from fuzz.program.decode import begin
+from fuzz.program.decode import initial_state
 
 
 def scenario_features(program: Program) -> Iterator[str]:
@@ -55,12 +55,12 @@ def _steps(scenario: Scenario) -> Iterator[str]:
 
 
 def _differences(first: Program, call: Program) -> Iterator[str]:
-    here, there = begin(first), begin(call)
+    here, there = initial_state(first), initial_state(call)
     for i, (one, other) in enumerate(zip(first.arguments, call.arguments, strict=True)):
         left, right = here.names[f"a{i}"], there.names[f"a{i}"]
         if _wrapped(first, one) != _wrapped(call, other):
             yield "repeat: other class"
-        if isinstance(left, Tensor) and isinstance(right, Tensor):
+        if isinstance(left, AbstractTensor) and isinstance(right, AbstractTensor):
             yield from _kinds(left, right)
         elif isinstance(one, Scalar) and isinstance(other, Scalar) and repr(left) != repr(right):
             yield "repeat: other number"
@@ -92,7 +92,7 @@ def _branches(call: Program) -> list[Branch]:
     return [block for block in call.blocks if isinstance(block, Branch)]
 
 
-def _kinds(one: Tensor, other: Tensor) -> Iterator[str]:
+def _kinds(one: AbstractTensor, other: AbstractTensor) -> Iterator[str]:
     if one.meta.size != other.meta.size:
         yield "repeat: other size"
     elif one.meta.stride != other.meta.stride:
@@ -107,15 +107,15 @@ def _kinds(one: Tensor, other: Tensor) -> Iterator[str]:
         yield "repeat: other gradient"
 
 
-def _memory(tensor: Tensor) -> int:
+def _memory(tensor: AbstractTensor) -> int:
     return tensor.memory
 
 
-def _base(tensor: Tensor) -> int:
+def _base(tensor: AbstractTensor) -> int:
     return id(tensor.base or tensor)
 
 
-def _groups(state: State, key: Callable[[Tensor], int]) -> list[int]:
+def _groups(state: AbstractState, key: Callable[[AbstractTensor], int]) -> list[int]:
     """For each argument the first one of the same key."""
-    keys = [key(value) if isinstance(value, Tensor) else None for value in state.names.values()]
+    keys = [key(value) if isinstance(value, AbstractTensor) else None for value in state.names.values()]
     return [i if one is None else keys.index(one) for i, one in enumerate(keys)]

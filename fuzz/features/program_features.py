@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fuzz.abstract import eager_rules
-from fuzz.abstract.state import State, Tensor
+from fuzz.abstract.state import AbstractState, AbstractTensor
 from fuzz.features.argument_features import argument_features
 from fuzz.features.calls import scenario_features
 from fuzz.features.table import FEATURES, PYTHON_FEATURES
@@ -34,7 +34,7 @@ from fuzz.ir.nodes import (
 from fuzz.operators import INVERSES, OPERATORS, Change, Expanded, Kind
 from fuzz.operators.layout import is_channels_last, overlaps_itself
 from fuzz.operators.row import Constant, Meta, Operator
-from fuzz.program.decode import advance, begin
+from fuzz.program.decode import initial_state, interpret_statement
 
 __all__ = ["FEATURES", "features"]
 
@@ -67,7 +67,7 @@ class _Walk:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.state = begin(program)
+        self.state = initial_state(program)
         self.found: set[str] = set()
         self.names = [f"a{i}" for i in range(len(program.arguments))]
         tensors = _tensors(self.state, self.names)
@@ -116,7 +116,7 @@ class _Walk:
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
         if use.wraps and not all(tensor.wrapped for tensor in operands):
             self.add("subclass: and plain")
-        if eager_rules.illegal(use):
+        if eager_rules.raises_now(use):
             self.add("error: refused")
         match row.kind:
             case Kind.FUNCTION if row.name.startswith("custom_"):
@@ -158,7 +158,7 @@ class _Walk:
         if row.metadata:
             self.reshape(row, operands, use.grad)
         size = operands[0].meta.size if operands else ()
-        advance(state, index, statement, self.program.blocks)
+        interpret_statement(state, index, statement, self.program.blocks)
         self.laid_otherwise |= {id(one) for one in self.inputs if one.meta != self.given[id(one)]}
         if (
             row.change is Change.RESIZE
@@ -202,7 +202,7 @@ class _Walk:
             if not set(loops).isdisjoint(enclosing_blocks(program.blocks, earlier.block))
         )
 
-    def write(self, row: Operator, target: Tensor) -> None:
+    def write(self, row: Operator, target: AbstractTensor) -> None:
         meta, grad = target.meta, target.requires_grad
         self.add(f"data: {self.whose(target)}")
         if target.wrapped and target.memory in self.memories:
@@ -246,7 +246,7 @@ class _Walk:
         if self.written[target.memory] > 1:
             self.add("data: twice")
 
-    def reshape(self, row: Operator, operands: Sequence[Tensor], grad: bool) -> None:
+    def reshape(self, row: Operator, operands: Sequence[AbstractTensor], grad: bool) -> None:
         target = operands[0]
         self.add(f"metadata: {self.whose(target)}")
         if target.wrapped:
@@ -270,12 +270,14 @@ class _Walk:
             if id(target) in self.writes:
                 self.add("metadata: after data")
 
-    def whose(self, target: Tensor) -> str:
+    def whose(self, target: AbstractTensor) -> str:
         if id(target) in self.own:
             return "argument"
         return "view of an argument" if target.memory in self.memories else "intermediate"
 
-    def views(self, row: Operator, parent: Tensor, grad: bool, made: Sequence[Tensor]) -> None:
+    def views(
+        self, row: Operator, parent: AbstractTensor, grad: bool, made: Sequence[AbstractTensor]
+    ) -> None:
         for view in made:
             if view is parent or view.memory != parent.memory:
                 continue
@@ -321,7 +323,7 @@ class _Walk:
                 if (one.base or one) is not (other.base or other):
                     self.add("output: detached alias")
 
-    def output(self, tensor: Tensor) -> None:
+    def output(self, tensor: AbstractTensor) -> None:
         if id(tensor) in self.own:
             self.add("output: argument")
             if id(tensor) in self.writes:
@@ -373,9 +375,9 @@ class _Walk:
             self.add("gradient: hazard")
 
 
-def _tensors(state: State, names: Sequence[str] | Mapping[str, object]) -> list[Tensor]:
-    values: list[Tensor | Constant] = [state.names[name] for name in names]
-    return [value for value in values if isinstance(value, Tensor)]
+def _tensors(state: AbstractState, names: Sequence[str] | Mapping[str, object]) -> list[AbstractTensor]:
+    values: list[AbstractTensor | Constant] = [state.names[name] for name in names]
+    return [value for value in values if isinstance(value, AbstractTensor)]
 
 
 _KEPT = frozenset({"conjugated", "negated", "under no_grad"})  # what a view of a view has, too

@@ -1,7 +1,7 @@
 """The generator: choices to a program that is valid by construction.
 
-It draws arguments (`arguments`), builds statements (`builder`) in blocks (`enclose`) on a `State`, which
-knows every tensor's metadata, memory and standing with autograd, and keeps only statements that eager
+It draws arguments (`arguments`), builds statements (`builder`) in blocks (`enclose`) on a `AbstractState`,
+which knows every tensor's metadata, memory and standing with autograd, and keeps only statements that eager
 accepts; torch never runs. Now and then (`Profile.reckless`) a program may do what eager refuses, because a
 compiler must refuse it, too. Last come results, what is done after the call (`scenario`), and later calls
 (`again`).
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuzz.abstract.interpret import defined, sizes_if_taken
-from fuzz.abstract.state import State
+from fuzz.abstract.interpret import defined_names, sizes_if_taken
+from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
 from fuzz.generate.arguments import MAX_ELEMENTS, Inputs, bind, draw_inputs
 from fuzz.generate.blocks import build
@@ -46,7 +46,7 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
     inference = choices.chance(profile.inference)
     cast = choices.chance(profile.autocast)
     autocast = choices.pick(("bfloat16", "bfloat16", "float16")) if cast else None
-    state = State(grad, inference, autocast)
+    state = AbstractState(grad, inference, autocast)
     scene = choices.pick(SCENES) if profile.scene and choices.chance(profile.scene) else None
     if scene is None:
         inputs = draw_inputs(choices, profile, state)
@@ -121,7 +121,7 @@ def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: Builde
     """What is not used by another statement, so that nothing goes unseen, and some more."""
     made = [name for statement in builder.statements for name in statement.results]
     if builder.blocks:
-        bound = defined(builder.program())
+        bound = defined_names(builder.program())
         made = [name for name in dict.fromkeys(made) if name in bound]
     unused = [name for name in made if name not in builder.used]
     extra = [name for name in made if name in builder.used and choices.chance(0.25)]

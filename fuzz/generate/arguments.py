@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from fuzz.abstract.state import State
+from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
 from fuzz.generate.profiles import Profile
 from fuzz.ir.argument_rules import LAZY, view_error
@@ -40,14 +40,17 @@ class Inputs:
     module: Module | None = None
 
 
-def draw_inputs(choices: Choices, profile: Profile, state: State) -> Inputs:
+def draw_inputs(choices: Choices, profile: Profile, state: AbstractState) -> Inputs:
     """Storages and arguments, bound in the state."""
     storages, arguments, module = _draw(choices, profile)
     return bind(state, storages, arguments, module)
 
 
 def bind(
-    state: State, storages: Sequence[Storage], arguments: Sequence[Argument], module: Module | None = None
+    state: AbstractState,
+    storages: Sequence[Storage],
+    arguments: Sequence[Argument],
+    module: Module | None = None,
 ) -> Inputs:
     """Have a state know storages and arguments."""
     for storage in storages:
@@ -206,7 +209,7 @@ def draw_lazy(choices: Choices, dtype: str) -> str:
     return "conj" if dtype in COMPLEX and choices.chance(0.75) else "neg"
 
 
-def _bind(state: State, name: str, argument: Argument) -> None:
+def _bind(state: AbstractState, name: str, argument: Argument) -> None:
     match argument:
         case Root(storage):
             state.bind_root(name, storage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fuzz.abstract.state import Tensor
+from fuzz.abstract.state import AbstractTensor
 from fuzz.generate.arguments import SCALARS
 from fuzz.generate.later_calls import followed
 from fuzz.generate.motifs import motif
@@ -84,7 +84,7 @@ def _is_swapped(builder: Builder) -> bool:
     return inside or builder.profile.swapped > 0
 
 
-def _hook(builder: Builder, operator: str, tensors: Sequence[tuple[str, Tensor]]) -> None:
+def _hook(builder: Builder, operator: str, tensors: Sequence[tuple[str, AbstractTensor]]) -> None:
     """Something that is called, or done, when a tensor gets its gradient, if one of these has one."""
     taken = OPERATORS[operator].operands[0].dtypes
     names = [(n, tensor) for n, tensor in tensors if tensor.requires_grad and tensor.meta.dtype in taken]
@@ -201,7 +201,7 @@ def _arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -
     builder.bound = bound
     made = {name for statement in builder.statements[before:] for name in statement.results}
     tensors = {name: builder.state.names.get(name) for name in made - builder.hidden}
-    return {name: value.meta[:2] for name, value in tensors.items() if isinstance(value, Tensor)}
+    return {name: value.meta[:2] for name, value in tensors.items() if isinstance(value, AbstractTensor)}
 
 
 def _other_arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:

@@ -15,7 +15,7 @@ from math import prod
 
 from fuzz.abstract import eager_rules
 from fuzz.abstract.interpret import check_module
-from fuzz.abstract.state import Breach, State, Tensor
+from fuzz.abstract.state import AbstractState, AbstractTensor, InvalidProgram
 from fuzz.choices import Choices
 from fuzz.generate.arguments import MAX_ELEMENTS, SCALARS, draw_lazy, lay_out, lay_out_again
 from fuzz.generate.profiles import Profile
@@ -43,7 +43,7 @@ from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous
 from fuzz.operators.row import Constant, Size
-from fuzz.program.decode import WRAPPED, Sizes, begin, sizes_in_text
+from fuzz.program.decode import WRAPPED, Sizes, initial_state, literal_sizes
 
 TRIES = 6  # for one later call, before there is none
 _COUNTS = (1, 1, 1, 1, 1, 2)  # of changes: what forgets one thing shows where nothing else has changed
@@ -79,7 +79,7 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
     wraps = any(isinstance(a, View) and a.wrapped is not None for a in program.arguments)
     if not choices.chance(max(profile.again, 0.4 if asks else 0.2 if wraps else 0.0)):
         return ()
-    sizes = sizes_in_text(program)
+    sizes = literal_sizes(program)
     later: list[Call] = []
     first = Call(program.storages, program.arguments, program.scenario)
     for _ in range(choices.integer(1, 3)):
@@ -110,7 +110,7 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
 
 def draw_changed(choices: Choices, profile: Profile, program: Program, change: Change) -> tuple[Call, ...]:
     """A later call of a program that has none, with this change, if eager takes it."""
-    sizes = sizes_in_text(program)
+    sizes = literal_sizes(program)
     first = Call(program.storages, program.arguments, program.scenario)
     for _ in range(TRIES):
         call = change(choices, profile, first)
@@ -119,11 +119,11 @@ def draw_changed(choices: Choices, profile: Profile, program: Program, change: C
     return ()
 
 
-def followed(program: Program, sizes: Sizes, reckless: bool = False) -> State | None:
+def followed(program: Program, sizes: Sizes, reckless: bool = False) -> AbstractState | None:
     """What is known at the end of a program of one call, if eager runs each of its statements, and a backward
     after it, to a defined end. `sizes` are those that are in the text already; others are added. If
     `reckless`, eager may refuse a statement, or the backward."""
-    state = begin(program)
+    state = initial_state(program)
     try:
         for i, statement in executed_statements(program):
             row = OPERATORS[statement.operator]
@@ -134,19 +134,19 @@ def followed(program: Program, sizes: Sizes, reckless: bool = False) -> State | 
             outcome = state.infer(use)
             if not row.metadata and len(outcome) != len(statement.results):
                 return None
-            if any(tensor.stale for tensor in use.tensors) or eager_rules.corrupts(use, state.kept):
+            if any(tensor.stale for tensor in use.tensors) or eager_rules.corrupts_saved(use, state.kept):
                 return None
-            if not reckless and (eager_rules.illegal(use) or eager_rules.hazard(use, state.kept)):
+            if not reckless and (eager_rules.raises_now(use) or eager_rules.raises_later(use, state.kept)):
                 return None
             if any(prod(result.meta.size) > MAX_ELEMENTS for result in outcome):
                 return None
             state.commit(use, outcome, statement.results)
-    except Breach:
+    except InvalidProgram:
         return None
     return state
 
 
-def _size(state: State, statement: Statement) -> Size:
+def _size(state: AbstractState, statement: Statement) -> Size:
     return state.tensor(statement.operands[0]).meta.size
 
 
@@ -170,7 +170,7 @@ def runs(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
     changed = [step.name for step in program.scenario.steps if isinstance(step, TensorStep)]
     if any(state.is_stale(name) or state.is_unwatched(name) for name in (*returned, *changed)):
         return False
-    return all(isinstance(state.names.get(name), Tensor) for name in changed)
+    return all(isinstance(state.names.get(name), AbstractTensor) for name in changed)
 
 
 def refuses(program: Program, sizes: Sizes) -> bool:

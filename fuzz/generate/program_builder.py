@@ -1,4 +1,4 @@
-"""The generator's middle: a program under construction, statement by statement on a `State`.
+"""The generator's middle: a program under construction, statement by statement on a `AbstractState`.
 
 What eager refuses is not appended, nor what it leaves undefined, but for reckless programs.
 """
@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import prod
 
 from fuzz.abstract import eager_rules
-from fuzz.abstract.state import Breach, State, Tensor
+from fuzz.abstract.state import AbstractState, AbstractTensor, InvalidProgram
 from fuzz.choices import Choices
 from fuzz.generate.arguments import MAX_ELEMENTS, Inputs
 from fuzz.generate.profiles import ROWS_OF, Profile
@@ -35,7 +35,7 @@ TRIES = 12  # for one statement, before the program is left shorter
 class Builder:
     """The statements of one program under construction."""
 
-    def __init__(self, choices: Choices, profile: Profile, state: State, inputs: Inputs) -> None:
+    def __init__(self, choices: Choices, profile: Profile, state: AbstractState, inputs: Inputs) -> None:
         self.choices = choices
         self.profile = profile
         self.state = state
@@ -55,7 +55,7 @@ class Builder:
         self.over = False
         self.tickets = _tickets(choices, profile, state)
         self.fills = [name for name in ("fill_", "zero_") if any(name in rows for _, rows in self.tickets)]
-        self.pool: list[tuple[str, Tensor]] = []
+        self.pool: list[tuple[str, AbstractTensor]] = []
         self.numbers: list[str] = []
         self.values: list[tuple[str, Constant]] = []
         self.take(state)
@@ -81,12 +81,12 @@ class Builder:
             blocks=tuple(self.blocks),
         )
 
-    def take(self, state: State) -> None:
+    def take(self, state: AbstractState) -> None:
         """Go on with another state."""
         self.state = state
         self.pool, self.numbers, self.values = [], [], []
         for name, value in state.names.items():
-            if isinstance(value, Tensor):
+            if isinstance(value, AbstractTensor):
                 if name not in self.hidden:
                     self.pool.append((name, value))
                 continue
@@ -173,7 +173,7 @@ class Builder:
                     attributes[attribute.name] = attribute.draw(choices, metas, attributes)
             use = state.use(row, operands, attributes, self.modes, metas)
             outcome = state.infer(use)
-        except (Mismatch, Breach):
+        except (Mismatch, InvalidProgram):
             return None
         if row.kind is Kind.HOOK and use.target.memory in self.memories:
             return None  # a hook on an argument, which is there when the call is over
@@ -182,16 +182,16 @@ class Builder:
         for result in outcome:
             if prod(result.meta.size) > MAX_ELEMENTS or len(result.meta.size) > MAX_RANK:
                 return None
-        if eager_rules.corrupts(use, state.kept):
+        if eager_rules.corrupts_saved(use, state.kept):
             return None
-        if not self.reckless and eager_rules.hazard(use, state.kept):
+        if not self.reckless and eager_rules.raises_later(use, state.kept):
             return None
         if state.kept.fragile and any(tensor.stale for tensor in use.tensors):
             # Whether eager looks at its history depends on more than is known here.
             same = any(result.aliasing is Aliasing.SELF for result in outcome)
             if same or not (self.reckless and row.differentiable):
                 return None
-        if eager_rules.illegal(use):
+        if eager_rules.raises_now(use):
             if not self.reckless:
                 return None
             self.over = True
@@ -306,7 +306,7 @@ class Builder:
             metas.append(self.state.tensor(names[-1]).meta)
         return metas
 
-    def first(self) -> list[tuple[str, Tensor]]:
+    def first(self) -> list[tuple[str, AbstractTensor]]:
         """What operand 0 is drawn from."""
         pool, choices = self.pool, self.choices
         if self.written is not None and choices.chance(self.profile.aliases):
@@ -318,7 +318,7 @@ class Builder:
             return [entry for entry in pool if entry[1].memory in self.memories]
         return pool
 
-    def raised(self, operand: Operand, pool: Sequence[tuple[str, Tensor]]) -> str | None:
+    def raised(self, operand: Operand, pool: Sequence[tuple[str, AbstractTensor]]) -> str | None:
         """A first operand with one more dimension than what there is."""
         lower = [
             (name, tensor.meta)
@@ -402,9 +402,9 @@ def repeats(meta: Meta) -> bool:
     )
 
 
-def _tickets(choices: Choices, profile: Profile, state: State) -> Tickets:
+def _tickets(choices: Choices, profile: Profile, state: AbstractState) -> Tickets:
     """Families, each as often as its weight, with the rows that the program may use."""
-    wraps = any(isinstance(value, Tensor) and value.wrapped for value in state.names.values())
+    wraps = any(isinstance(value, AbstractTensor) and value.wrapped for value in state.names.values())
     wraps = wraps or (profile.wrapped > 0 and choices.chance(profile.wrapped / 4))
     every = _all_tickets(profile, wraps)
     if not profile.swarm:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fuzz.abstract.state import State, Tensor
+from fuzz.abstract.state import AbstractState, AbstractTensor
 from fuzz.choices import Choices
 from fuzz.generate.profiles import Profile
 from fuzz.ir.nodes import Autocast, Call, Program, Require, Step, Tree, Write, references, split_calls
@@ -18,13 +18,17 @@ _REQUIRED = 0.1  # they are a tensor that is made to require grad, and backwards
 _HOW: tuple[How, ...] = ("plain", "plain", "accumulate", "double", "double")
 
 
-def draw_marked(choices: Choices, profile: Profile, state: State, count: int) -> tuple[str, ...]:
+def draw_marked(choices: Choices, profile: Profile, state: AbstractState, count: int) -> tuple[str, ...]:
     """Which of a call's so many arguments have an attribute."""
     names = (f"a{i}" for i in range(count))
-    return tuple(n for n in names if isinstance(state.names[n], Tensor) and choices.chance(profile.marked))
+    return tuple(
+        n for n in names if isinstance(state.names[n], AbstractTensor) and choices.chance(profile.marked)
+    )
 
 
-def draw_alike(choices: Choices, profile: Profile, program: Program, state: State) -> tuple[Call, ...]:
+def draw_alike(
+    choices: Choices, profile: Profile, program: Program, state: AbstractState
+) -> tuple[Call, ...]:
     """Later calls with the same arguments, but for their values, their attributes and the mode around."""
     later: list[Call] = []
     for _ in range(choices.integer(1, 3)):
@@ -64,28 +68,28 @@ def draw_threads(choices: Choices, profile: Profile, program: Program) -> Progra
     return replace(program, later=(*program.later[: number - 1], call, *program.later[number:]))
 
 
-def results_of(state: State, returns: Tree) -> frozenset[str]:
+def results_of(state: AbstractState, returns: Tree) -> frozenset[str]:
     """The names of the tensors that a function returns."""
-    return frozenset(n for n in references(returns) if isinstance(state.names.get(n), Tensor))
+    return frozenset(n for n in references(returns) if isinstance(state.names.get(n), AbstractTensor))
 
 
-def is_writable(state: State, returned: frozenset[str], name: str) -> bool:
+def is_writable(state: AbstractState, returned: frozenset[str], name: str) -> bool:
     """Whether a step may write to what has a name at the function's end."""
     return (
-        isinstance(state.names.get(name), Tensor)
+        isinstance(state.names.get(name), AbstractTensor)
         and (name[0] == "a" or name in returned)
         and not state.is_stale(name)
         and (state.is_kept(name) or not state.is_unwatched(name))  # (Of what is kept, eager raises.)
     )
 
 
-def may_require(state: State, name: str) -> bool:
+def may_require(state: AbstractState, name: str) -> bool:
     """Whether what has a name at the function's end requires no grad and can be made to."""
     tensor = state.tensor(name)
     return not tensor.requires_grad and tensor.meta.dtype in INEXACT
 
 
-def draw_steps(choices: Choices, profile: Profile, state: State, returns: Tree) -> tuple[Step, ...]:
+def draw_steps(choices: Choices, profile: Profile, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
     """What is done after a call, if anything else than usual; `state` is the one at the function's end."""
     if not choices.chance(profile.steps):
         return ()

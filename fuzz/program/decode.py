@@ -25,16 +25,16 @@ from typing import Any, cast, get_args
 
 from fuzz.abstract.interpret import (
     Sizes,
-    advance,
-    agree,
-    begin,
     check_blocks,
     check_module,
     check_names,
     check_values,
+    final_state,
+    initial_state,
+    interpret_statement,
+    literal_sizes,
+    merge_sizes,
     sizes_if_taken,
-    sizes_in_text,
-    trace,
 )
 from fuzz.ir import json_readers as read
 from fuzz.ir.argument_rules import BASES, LAZY, VIAS, FieldError, root_error, view_error
@@ -109,15 +109,15 @@ __all__ = [
     "Tree",
     "View",
     "Write",
-    "advance",
-    "begin",
     "check",
+    "final_state",
     "from_json",
+    "initial_state",
+    "interpret_statement",
+    "literal_sizes",
     "references",
-    "sizes_in_text",
     "split_calls",
     "to_json",
-    "trace",
 ]
 
 FORMATS = (*EARLIER, FORMAT)
@@ -232,7 +232,7 @@ def from_json(data: object) -> Program:
     check_names(program)
     for i, other in enumerate(others):
         try:
-            agree(sizes, check_values(other))
+            merge_sizes(sizes, check_values(other))
         except ProgramError as error:
             raise ProgramError(f"later[{i}] with {error.place}", error.what, error.hint) from None
     return program

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fuzz.abstract.state import State, Tensor
+from fuzz.abstract.state import AbstractState, AbstractTensor
 from fuzz.ir import subclass
 from fuzz.ir.control_flow import (
     Outline,
@@ -44,9 +44,9 @@ from fuzz.program.decode import (
     Storage,
     Tree,
     View,
-    advance,
-    begin,
     check,
+    initial_state,
+    interpret_statement,
 )
 from fuzz.program.statements import call, constant, describe
 
@@ -160,14 +160,14 @@ def _shows_bytes(program: Program) -> bool:
     """Whether a statement shows what has fractions, or shows something as such, by its bytes."""
     if all(statement.operator != "view_dtype" for statement in program.statements):
         return False
-    state = begin(program)
+    state = initial_state(program)
     for i, statement in executed_statements(program):
         if statement.operator == "view_dtype":
             given, shown = state.meta(statement.operands[0]).dtype, dict(statement.attributes)["dtype"]
             assert isinstance(shown, str)
             if reads_bytes(given, shown) and not INEXACT.isdisjoint((given, shown)):
                 return True
-        advance(state, i, statement, program.blocks)
+        interpret_statement(state, i, statement, program.blocks)
     return False
 
 
@@ -176,14 +176,14 @@ def _copying(program: Program) -> set[int]:
     if all(statement.operator != "to" for statement in program.statements):
         return set()
     found = set()
-    state = begin(program)
+    state = initial_state(program)
     for i, statement in executed_statements(program):
         if statement.operator == "to":
             given, made = state.meta(statement.operands[0]).dtype, dict(statement.attributes)["dtype"]
             assert isinstance(made, str)
             if given != made and _double(given) == _double(made):
                 found.add(i)
-        advance(state, i, statement, program.blocks)
+        interpret_statement(state, i, statement, program.blocks)
     return found
 
 
@@ -488,12 +488,12 @@ def _statements(program: Program) -> dict[int, str]:
 
 
 def _run(program: Program) -> dict[int, str]:
-    state = begin(program)
+    state = initial_state(program)
     device = _device(program)
     lines: dict[int, str] = {}
     for i, statement in executed_statements(program):
         line = "" if i in lines else call(statement, state, device)
-        advance(state, i, statement, program.blocks)
+        interpret_statement(state, i, statement, program.blocks)
         lines.setdefault(i, f"{line}{_comment(statement, state)}")
     return lines
 
@@ -555,14 +555,14 @@ def _checkpoint(name: str, statements: Sequence[Statement], lines: Sequence[str]
         yield run  # a tensor of length 0 unbinds into nothing
 
 
-def _comment(statement: Statement, state: State) -> str:
+def _comment(statement: Statement, state: AbstractState) -> str:
     row = OPERATORS[statement.operator]
     shown = statement.operands[:1] if row.metadata else statement.results
     values = [state.names[name] for name in shown]
     return "".join(
         f"{', ' if i else '  # '}{describe(value.meta.dtype, value.meta.size)}"
         for i, value in enumerate(values)
-        if isinstance(value, Tensor)
+        if isinstance(value, AbstractTensor)
     )
 
 

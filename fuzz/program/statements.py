@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from math import isfinite, prod
 
-from fuzz.abstract.state import State
+from fuzz.abstract.state import AbstractState
 from fuzz.ir.nodes import Statement
 from fuzz.operators import OPERATORS
 from fuzz.operators.layout import dimension
 from fuzz.operators.row import Attributes, Constant, Kind, Size
 
 
-def call(statement: Statement, state: State, device: str = "") -> str:
+def call(statement: Statement, state: AbstractState, device: str = "") -> str:
     """One statement as a line of Python, without a comment; `state` is what is known before it."""
     row = OPERATORS[statement.operator]
     attributes = dict(statement.attributes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fuzz.abstract.state import Tensor
+from fuzz.abstract.state import AbstractTensor
 from fuzz.generate.program_builder import Builder
 from fuzz.ir.nodes import Region
 from fuzz.operators import OPERATORS
@@ -69,7 +69,7 @@ def shown(builder: Builder, names: Sequence[str]) -> list[str]:
     return [name for name in names if builder.state.tensor(name).memory in builder.memories]
 
 
-def is_followed(tensor: Tensor) -> bool:
+def is_followed(tensor: AbstractTensor) -> bool:
     """Whether eager takes a write to it in grad mode, and autograd follows that."""
     return tensor.requires_grad and (tensor.base or tensor).grad_fn and tensor.made == "plain"
 

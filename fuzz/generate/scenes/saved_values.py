@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzz.abstract.state import State
+from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
 from fuzz.generate.arguments import columns
 from fuzz.generate.motifs import saved_tensors
@@ -134,7 +134,7 @@ def _viewed_and_written(builder: Builder) -> None:
         append(builder, choices.pick(views), ("a0",))
 
 
-def _required(choices: Choices, state: State, returns: Tree) -> tuple[Step, ...]:
+def _required(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
     """What was written to is made to require grad, and a backward starts from what is a view of it."""
     return Require("a0"), *(Backward((i,), "plain", True) for i in range(2))
 
@@ -156,7 +156,7 @@ def _kept_by_several(builder: Builder) -> None:
             append(builder, choices.pick(("sin", "cos", "square", "mul_number")), (kept,))
 
 
-def _by_one(choices: Choices, state: State, returns: Tree) -> tuple[Step, ...]:
+def _by_one(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
     """A backward from one result that frees what it can, and perhaps one from another."""
     first = choices.integer(0, 1)
     steps = (Backward((first,), "plain", False), Backward((1 - first,), "plain", False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fuzz.abstract.state import State
+from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
 from fuzz.generate.later_calls import Change
 from fuzz.generate.program_builder import Builder
@@ -16,7 +16,7 @@ from fuzz.operators.row import Size
 from oracles.observation.steps import Backward
 
 Given = tuple[list[Storage], list[Argument]]
-Later = Callable[[Choices, State, Tree], tuple[Step, ...]]
+Later = Callable[[Choices, AbstractState, Tree], tuple[Step, ...]]
 
 _MOST = 3  # backwards, each from one result
 
@@ -68,13 +68,13 @@ def pieces(number: int, count: int, length: int, via: str = "view") -> list[View
     return [View(number, (length,), (1,), i * length, via) for i in range(count)]
 
 
-def doubled(choices: Choices, state: State, returns: Tree) -> tuple[Step, ...]:
+def doubled(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
     """Second derivatives."""
     roots = None if choices.chance(0.7) else (choices.integer(0, 3),)
     return (Backward(roots, "double", True),)
 
 
-def twice(choices: Choices, state: State, returns: Tree) -> tuple[Step, ...]:
+def twice(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
     """A backward after one that has freed what it could."""
     roots = None if choices.chance(0.5) else (choices.integer(0, 3),)
     return Backward(roots), Backward(roots)
@@ -83,7 +83,7 @@ def twice(choices: Choices, state: State, returns: Tree) -> tuple[Step, ...]:
 def watched(names: Sequence[str]) -> Later:
     """A write to one of some tensors, and backwards from each result, which notice it or do not."""
 
-    def steps(choices: Choices, state: State, returns: Tree) -> tuple[Step, ...]:
+    def steps(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
         returned = results_of(state, returns)
         there = [name for name in names if is_writable(state, returned, name)]
         count = sum(state.tensor(name).requires_grad for name in returned)

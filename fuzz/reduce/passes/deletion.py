@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from fuzz.abstract.state import State, Tensor
+from fuzz.abstract.state import AbstractState, AbstractTensor
 from fuzz.ir.control_flow import dissolve_blocks, without_empty, without_untaken
 from fuzz.program.decode import (
     Argument,
@@ -29,8 +29,8 @@ from fuzz.program.decode import (
     TensorStep,
     Tree,
     View,
-    advance,
-    begin,
+    initial_state,
+    interpret_statement,
     references,
 )
 from fuzz.reduce.search import Edit, Pass
@@ -69,7 +69,7 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
         returns=Literal(None),
         blocks=tuple(_renamed_block(block, names) for block in program.blocks),
     )
-    before, after = begin(program), begin(smaller)
+    before, after = initial_state(program), initial_state(smaller)
     for old in arguments:
         names[f"a{old}"] = _alike(before, after, f"a{old}", ())
     statements: list[Statement] = []
@@ -85,13 +85,13 @@ def without(program: Program, dropped: frozenset[int], arguments: frozenset[int]
         if i not in dropped and len(present) == len(operands):
             moved = dataclasses.replace(statement, operands=tuple(present), results=new_names)
             try:
-                advance(after, i, moved, smaller.blocks)
+                interpret_statement(after, i, moved, smaller.blocks)
                 taken = True
             except ProgramError:
                 pass
         # Arms of one `if` are followed as if both were taken; what comes of that is checked later on.
         with contextlib.suppress(ProgramError):
-            advance(before, i, statement, program.blocks)
+            interpret_statement(before, i, statement, program.blocks)
         if taken:
             results += again.count(None)
             bound.update(zip(statement.results, new_names, strict=True))
@@ -183,14 +183,14 @@ def _first(arguments: Sequence[Argument], index: int) -> int:
     return index
 
 
-def _alike(before: State, after: State, name: str, first: Sequence[str]) -> str | None:
+def _alike(before: AbstractState, after: AbstractState, name: str, first: Sequence[str]) -> str | None:
     """A value of the smaller program that can stand for `name`: preferably one of `first`."""
     value = before.names.get(name)
-    if not isinstance(value, Tensor):
+    if not isinstance(value, AbstractTensor):
         return None
     for other in (*first, *after.names):
         found = after.names[other]
-        if isinstance(found, Tensor) and found.meta[:2] == value.meta[:2]:
+        if isinstance(found, AbstractTensor) and found.meta[:2] == value.meta[:2]:
             return other
     return None
 

@@ -23,10 +23,10 @@ from fuzz.program.decode import (
     Statement,
     Storage,
     View,
-    advance,
-    begin,
     check,
-    trace,
+    final_state,
+    initial_state,
+    interpret_statement,
 )
 from fuzz.program.printer import load
 from tests.support.fuzz.small_programs import call
@@ -44,15 +44,15 @@ def program(storage: Storage, argument: Argument, *statements: Statement) -> Pro
 
 
 def illegal(program: Program) -> str | None:
-    state = begin(program)
+    state = initial_state(program)
     for i, statement in enumerate(program.statements):
         row = OPERATORS[statement.operator]
         modes = state.modes(program.blocks, statement.block)
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
-        reason = eager_rules.illegal(use)
+        reason = eager_rules.raises_now(use)
         if reason:
             return reason
-        advance(state, i, statement, program.blocks)
+        interpret_statement(state, i, statement, program.blocks)
     return None
 
 
@@ -139,7 +139,7 @@ def test_what_is_added_is_not_read_before_it_is_written(read: Statement) -> None
 def test_a_smaller_size_adds_nothing() -> None:
     for size in ((2,), (3, 2), (0,), ()):
         shrink = call("resize_", "a0", size=size)
-        assert not trace(program(PLAIN, Root(0), shrink, call("sin", "a0", to="v0"))).undefined
+        assert not final_state(program(PLAIN, Root(0), shrink, call("sin", "a0", to="v0"))).undefined
         # Back to what its storage has had all along.
         again = call("resize_", "a0", size=(2, 3))
         check(program(PLAIN, Root(0), shrink, again, call("sin", "a0", to="v0")))
@@ -174,7 +174,7 @@ def test_no_program_shows_uninitialized_memory(profile: str, indices: range) -> 
     for index in indices:
         case = generate(SeededChoices(11, index), profile)
         grown += any(statement.operator.startswith("resize_") for statement in case.statements)
-        assert not trace(case).undefined
+        assert not final_state(case).undefined
         plain, filled = visible(case), visible_when_filled(case)
         for name in plain:
             assert torch.equal(plain[name].nan_to_num(), filled[name].nan_to_num()), load(case).text

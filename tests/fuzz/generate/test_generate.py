@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from fuzz.abstract import eager_rules
-from fuzz.abstract.interpret import defined
-from fuzz.abstract.state import Tensor
+from fuzz.abstract.interpret import defined_names
+from fuzz.abstract.state import AbstractTensor
 from fuzz.choices import SeededChoices
 from fuzz.features.program_features import features
 from fuzz.generate import MAX_ELEMENTS, MAX_RANK, MAX_RETURNS, generate
@@ -35,13 +35,13 @@ from fuzz.program.decode import (
     Tree,
     View,
     Write,
-    advance,
-    begin,
     check,
+    final_state,
+    initial_state,
+    interpret_statement,
     references,
     split_calls,
     to_json,
-    trace,
 )
 from fuzz.program.printer import load
 from oracles import Backward
@@ -71,18 +71,18 @@ def test_what_else_shows_the_memory_that_was_written_to_comes_next() -> None:
         writes = others = 0
         for index in range(200):
             program = generate(SeededChoices(0, index), profile)
-            state = begin(program)
+            state = initial_state(program)
             written = None
             for i, statement in executed_statements(program):
                 first = statement.operands[0] if statement.operands else None
                 if written is not None and first in state.names and first != written[0]:
                     value = state.names[first]
-                    others += isinstance(value, Tensor) and value.memory == written[1]
+                    others += isinstance(value, AbstractTensor) and value.memory == written[1]
                 written = None
                 if first is not None and statement.operator.endswith("_"):
                     written = first, state.tensor(first).memory
                     writes += 1
-                advance(state, i, statement, program.blocks)
+                interpret_statement(state, i, statement, program.blocks)
         return others / writes
 
     assert others_after_writes(1.0) > 1.5 * others_after_writes(0.0)
@@ -197,14 +197,14 @@ def test_operands_that_overlap_in_part() -> None:
     refused = 0
     for index in range(600):
         program = generate(SeededChoices(0, index), profile)
-        state = begin(program)
+        state = initial_state(program)
         for i, statement in executed_statements(program):
             row = OPERATORS[statement.operator]
             use = state.use(row, statement.operands, dict(statement.attributes))
-            if "in part" in (eager_rules.illegal(use) or ""):
+            if "in part" in (eager_rules.raises_now(use) or ""):
                 assert isinstance(execute(program), RuntimeError), load(program).text
                 refused += 1
-            advance(state, i, statement, program.blocks)
+            interpret_statement(state, i, statement, program.blocks)
     assert refused > 5
 
 
@@ -258,20 +258,20 @@ def test_hazards_are_known() -> None:
     unexpected = 0
     for program in programs("mixed", 250) + programs("autograd", 250):
         outcome = execute(program)
-        if not isinstance(outcome, Exception) and trace(program).hazards == 0:
+        if not isinstance(outcome, Exception) and final_state(program).hazards == 0:
             unexpected += backward_raises([*outcome[0], *outcome[1]])
     assert unexpected <= 2
 
 
 def test_what_is_known_of_each_tensor_is_so() -> None:
     for program in programs("mixed", 200):
-        state = trace(program)
-        bound = defined(program)
-        names = [n for n, value in state.names.items() if n in bound and isinstance(value, Tensor)]
+        state = final_state(program)
+        bound = defined_names(program)
+        names = [n for n, value in state.names.items() if n in bound and isinstance(value, AbstractTensor)]
         outcome = execute(dataclasses.replace(program, returns=Seq("tuple", tuple(map(Ref, names)))))
         if isinstance(outcome, Exception):
             continue
-        objects: dict[int, Tensor] = {}
+        objects: dict[int, AbstractTensor] = {}
         memories: dict[int, int] = {}
         for name, real in zip(names, outcome[0], strict=True):
             known = state.tensor(name)
@@ -297,9 +297,9 @@ def test_what_is_known_of_each_tensor_is_so() -> None:
 
 def test_programs_are_small() -> None:
     for program in programs("mixed", 300):
-        state = trace(program)
+        state = final_state(program)
         for value in state.names.values():
-            if isinstance(value, Tensor):
+            if isinstance(value, AbstractTensor):
                 elements = torch.Size(value.meta.size).numel()
                 assert elements <= MAX_ELEMENTS and len(value.meta.size) <= MAX_RANK
         assert len(list(references(program.returns))) <= MAX_RETURNS
@@ -365,9 +365,9 @@ def test_unused_results_are_returned() -> None:
         unused = [n for s in program.statements for n in s.results if n not in used]
         returned = set(references(program.returns))
         if len(returned) < MAX_RETURNS and not expected_to_raise(program):
-            state = trace(program)
+            state = final_state(program)
             kept = (state.is_stale, state.is_unwatched, state.is_hooked)
-            bound = defined(program)
+            bound = defined_names(program)
             allowed = [n for n in unused if n in bound and not any(is_kept(n) for is_kept in kept)]
             assert set(allowed) <= returned, load(program).text
 
@@ -376,7 +376,7 @@ def test_memory_that_is_kept_under_another_counter_is_not_returned() -> None:
     """Writing to it later on would leave gradients undefined, and no oracle could tell."""
     kept = 0
     for program in programs("autograd", 1500):
-        state = trace(program)
+        state = final_state(program)
         kept += any(state.is_unwatched(n) for n in state.names)
         assert not any(state.is_unwatched(name) for name in references(program.returns))
     assert kept > 5
@@ -385,10 +385,10 @@ def test_memory_that_is_kept_under_another_counter_is_not_returned() -> None:
 def shapes_and_trees(program: Program) -> set[str]:
     """What `fuzz.features.program_features` does not name: ranks, dtypes and containers."""
     found = set()
-    state = begin(program)
+    state = initial_state(program)
     for i in range(len(program.arguments)):
         value = state.names[f"a{i}"]
-        if isinstance(value, Tensor):
+        if isinstance(value, AbstractTensor):
             found |= {f"rank {len(value.meta.size)}", f"dtype {value.meta.dtype}"}
     return found | containers(program.returns)
 

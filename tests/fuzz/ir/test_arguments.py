@@ -13,7 +13,17 @@ from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.features.program_features import features
 from fuzz.ir.nodes import Call, Root, Scenario, Storage, View
-from fuzz.program.decode import Program, ProgramError, Ref, Seq, begin, check, from_json, to_json, trace
+from fuzz.program.decode import (
+    Program,
+    ProgramError,
+    Ref,
+    Seq,
+    check,
+    final_state,
+    from_json,
+    initial_state,
+    to_json,
+)
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
 from fuzz.repro import script as repro_script
@@ -72,7 +82,7 @@ def test_it_survives_json_is_named_and_reduced(feature: str) -> None:
 @pytest.mark.parametrize("feature", CASES)
 def test_what_is_known_of_it_is_so(feature: str) -> None:
     case = CASES[feature]
-    state = begin(case)
+    state = initial_state(case)
     args, leaves, _ = load(case).make()
     for i, real in enumerate(args):
         known = state.tensor(f"a{i}")
@@ -143,7 +153,7 @@ def test_a_call_is_made_under_autocast() -> None:
     assert from_json(to_json(CAST)) == CAST
     assert "mode: autocast around" in features(CAST)
     assert buckets.ingredients(CAST).endswith("a autocast")
-    assert trace(CAST).tensor("v1").meta.dtype == "bfloat16"
+    assert final_state(CAST).tensor("v1").meta.dtype == "bfloat16"
     seen: list[torch.dtype] = []
 
     def compiled(function: Any) -> Any:
@@ -192,4 +202,4 @@ def test_bases_are_made_once() -> None:
     assert one._base is other._base is tensors["detach0"]
     assert apart._base is tensors["data0"] and plain._base is tensors["s0"]
     case = replace(case, scenario=Scenario(grad=False))
-    assert len(set(map(id, (tensor.base for tensor in map(begin(case).tensor, ("a0", "a1")))))) == 1
+    assert len(set(map(id, (tensor.base for tensor in map(initial_state(case).tensor, ("a0", "a1")))))) == 1

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from fuzz.abstract.interpret import defined
+from fuzz.abstract.interpret import defined_names
 from fuzz.choices import SeededChoices
 from fuzz.generate import generate
 from fuzz.generate.strategies import programs
@@ -33,10 +33,10 @@ from fuzz.program.decode import (
     Storage,
     View,
     check,
+    final_state,
     from_json,
     references,
     to_json,
-    trace,
 )
 from fuzz.program.printer import load
 from tests.support.fuzz.json_program import PROGRAM
@@ -260,7 +260,7 @@ def test_references_are_in_order() -> None:
 
 
 def test_trace_knows_the_values() -> None:
-    state = trace(PROGRAM)
+    state = final_state(PROGRAM)
     assert state.tensor("v1").meta.size == (4,)
     assert state.tensor("a2") is state.tensor("a0")
     assert state.tensor("a1").memory == state.tensor("v4").memory
@@ -324,16 +324,16 @@ def test_bad_blocks_are_refused(name: str) -> None:
 
 
 def test_what_both_arms_bind_or_what_was_bound_before_is_defined() -> None:
-    assert defined(BLOCKS) == {"a0", "a1", "v0", "v1", "v2"}
+    assert defined_names(BLOCKS) == {"a0", "a1", "v0", "v1", "v2"}
     one_arm = dataclasses.replace(
         BLOCKS, statements=BLOCKS.statements[:4], blocks=BLOCKS.blocks[:3], returns=Ref("v0"), later=()
     )
     check(one_arm)
-    assert defined(one_arm) == {"a0", "a1", "v0", "v1"}
+    assert defined_names(one_arm) == {"a0", "a1", "v0", "v1"}
     # An arm that is no `else`, as something stands between.
     between = Statement("sin", ("a0",), (), ("v3",))
     apart = (*BLOCKS.statements[:4], between, BLOCKS.statements[4])
-    assert "v2" not in defined(dataclasses.replace(BLOCKS, statements=apart))
+    assert "v2" not in defined_names(dataclasses.replace(BLOCKS, statements=apart))
 
 
 def test_the_text_of_an_arm_has_one_size_in_all_calls() -> None:

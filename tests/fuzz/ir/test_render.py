@@ -30,7 +30,7 @@ from fuzz.program.decode import (
     Storage,
     View,
     check,
-    trace,
+    final_state,
 )
 from fuzz.program.printer import load, render, upcast
 
@@ -345,5 +345,5 @@ def test_blocks_run_as_their_outline_says(value: str | None) -> None:
     torch.testing.assert_close(product, ((x * 4).bfloat16() @ x.bfloat16()))
     expected = (x * 8)[index % 2] if value == "text" else -(x * 8).cos()
     torch.testing.assert_close(chosen, expected)
-    known = trace(program).tensor("v2").meta
+    known = final_state(program).tensor("v2").meta
     assert known.size == tuple(chosen.shape)

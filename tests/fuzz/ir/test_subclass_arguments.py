@@ -27,9 +27,9 @@ from fuzz.program.decode import (
     Seq,
     Storage,
     check,
+    final_state,
     from_json,
     to_json,
-    trace,
 )
 from fuzz.program.printer import load, upcast
 from fuzz.reduce import reduce
@@ -155,7 +155,7 @@ def test_a_hostile_wrapper_is_refused_with_its_place(change: dict[str, object], 
 
 
 def test_what_is_known_of_a_wrapper() -> None:
-    state = trace(PAIR)
+    state = final_state(PAIR)
     assert [name for name in state.names if state.tensor(name).wrapped] == [
         "a0",
         "a1",
@@ -168,7 +168,7 @@ def test_what_is_known_of_a_wrapper() -> None:
     assert state.tensor("a1").clock is not state.tensor("a2").clock
     assert not any(state.is_outdated(name) for name in ("v0", "v2", "a1"))
     unbound = replace(call("unbind", "a3", dim=0, to="v0"), results=("v0", "v1", "v2"))
-    split = trace(replace(PAIR, statements=(unbound, PAIR.statements[1]), returns=Ref("v0")))
+    split = final_state(replace(PAIR, statements=(unbound, PAIR.statements[1]), returns=Ref("v0")))
     assert split.is_outdated("v0")
 
 

@@ -28,9 +28,9 @@ from fuzz.program.decode import (
     Storage,
     Write,
     check,
+    final_state,
     from_json,
     to_json,
-    trace,
 )
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
@@ -95,7 +95,7 @@ def test_arguments_are_made_as_said() -> None:
 
 
 def test_what_is_made_and_taken_apart_is_known() -> None:
-    state = trace(MADE)
+    state = final_state(MADE)
     tensor = state.tensor
     assert [name for name in state.names if tensor(name).wrapped] == ["a0", "v0", "v1", "v3"]
     assert len({tensor(name).memory for name in ("a0", "a1", "v0", "v4")}) == 1

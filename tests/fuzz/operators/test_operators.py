@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 
-from fuzz.abstract.state import Tensor
+from fuzz.abstract.state import AbstractTensor
 from fuzz.generate.arguments import DTYPES as GENERATED_DTYPES
 from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Aliasing, Kind, Mismatch, Operator
 from fuzz.operators.dtypes import DTYPES, HALF, promote
 from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride
 from fuzz.operators.row import VIEWS_INSIDE, Meta
-from fuzz.program.decode import Autocast, Program, ProgramError, Root, View, begin, trace
+from fuzz.program.decode import Autocast, Program, ProgramError, Root, View, final_state, initial_state
 from fuzz.program.printer import Loaded, load
 from oracles.observation.ambient import restoring_ambient
 from oracles.observation.mode_stacks import recording_leaked_modes
@@ -47,7 +47,7 @@ def run(program: Program) -> tuple[Loaded, list[Any], list[Any]]:
         return loaded, list(args), list(loaded.f(*args))
 
 
-def agree(known: Tensor, real: torch.Tensor, text: str) -> None:
+def agree(known: AbstractTensor, real: torch.Tensor, text: str) -> None:
     """What is known of a tensor beforehand is what eager made."""
     meta = known.meta
     assert str(real.dtype) == f"torch.{meta.dtype}", text
@@ -82,7 +82,7 @@ def test_a_rule_answers_operands_of_any_size(name: str) -> None:
     answers = 0
     for program in singles(row, 4, dtypes=DTYPES):
         statement = program.statements[0]
-        use = begin(program).use(row, statement.operands, dict(statement.attributes))
+        use = initial_state(program).use(row, statement.operands, dict(statement.attributes))
         for size, chosen in itertools.product(ANY_SIZE, [*([i] for i in tensors), tensors]):
             metas = [
                 meta._replace(size=size, stride=contiguous(size)) if i in chosen else meta
@@ -105,7 +105,7 @@ def test_rule_agrees_with_eager(name: str) -> None:
             break
         tried += 1
         loaded, args, results = run(program)
-        state = trace(program)
+        state = final_state(program)
         fresh = loaded.make()[0]
         for i, (arg, before) in enumerate(zip(args, fresh, strict=True)):
             if not isinstance(arg, torch.Tensor):
@@ -139,7 +139,7 @@ def test_what_autocast_makes_of_a_row_is_known(name: str, dtype: str) -> None:
         statement = dataclasses.replace(statement, block=0)
         inside = dataclasses.replace(program, statements=(statement,), blocks=(Autocast(dtype),))
         try:
-            state = trace(inside)
+            state = final_state(inside)
         except ProgramError:
             assert name in AUTOCAST
             continue
@@ -147,7 +147,7 @@ def test_what_autocast_makes_of_a_row_is_known(name: str, dtype: str) -> None:
         loaded, _, results = run(inside)
         for known, real in zip(statement.results, results, strict=True):
             agree(state.tensor(known), real, loaded.text)
-            converted |= state.tensor(known).meta.dtype != trace(program).tensor(known).meta.dtype
+            converted |= state.tensor(known).meta.dtype != final_state(program).tensor(known).meta.dtype
     policy = AUTOCAST.get(name)
     refusing = policy == "mixed" or (policy == "lower" and not row.operands[0].dtypes >= HALF)
     assert tried >= 3 or refusing
@@ -166,7 +166,7 @@ def test_an_inverse_takes_back_what_its_row_did(name: str) -> None:
 
 def check_links(program: Program, row: Operator, args: list[Any], results: list[Any], text: str) -> None:
     statement = program.statements[0]
-    metas = begin(program).use(row, statement.operands, {}).metas
+    metas = initial_state(program).use(row, statement.operands, {}).metas
     outcome = row.rule(metas, dict(statement.attributes))
     for (_, link), real in zip(outcome, results, strict=True):
         assert any(real is arg for arg in args) == (link is Aliasing.SELF), text
@@ -257,7 +257,7 @@ def test_saves_are_what_backward_keeps(name: str) -> None:
                 isinstance(a, (Root, View)) and program.storages[a.storage].requires_grad
                 for a in program.arguments
             ]
-            if trace(program).hazards or backward_raises(program, None) is not False:
+            if final_state(program).hazards or backward_raises(program, None) is not False:
                 continue
             targets: list[int | str] = [*(tensors[1:] if 0 in row.writes else tensors), "result"]
             if len(program.statements[0].results) > 1:

@@ -22,10 +22,10 @@ from fuzz.program.decode import (
     Statement,
     Storage,
     View,
-    advance,
-    begin,
     check,
-    trace,
+    final_state,
+    initial_state,
+    interpret_statement,
 )
 from fuzz.program.printer import load
 from tests.support.fuzz.small_programs import call
@@ -74,13 +74,13 @@ def raises(case: Program) -> bool:
 
 def refused(case: Program) -> bool:
     """Whether a statement of a program is known to raise."""
-    state = begin(case)
+    state = initial_state(case)
     for i, statement in enumerate(case.statements):
         modes = state.modes(case.blocks, statement.block)
         row = OPERATORS[statement.operator]
-        if eager_rules.illegal(state.use(row, statement.operands, dict(statement.attributes), modes)):
+        if eager_rules.raises_now(state.use(row, statement.operands, dict(statement.attributes), modes)):
             return True
-        advance(state, i, statement, case.blocks)
+        interpret_statement(state, i, statement, case.blocks)
     return False
 
 
@@ -102,7 +102,7 @@ def test_what_eager_refuses_is_known(name: str, kind: str, via: str, mode: str) 
 @pytest.mark.parametrize("name", NORMS)
 def test_a_statistic_has_no_history(name: str) -> None:
     tensors, (result,) = run(program(norm(name, "a0", "a1", "a2")))
-    state = trace(program(norm(name, "a0", "a1", "a2")))
+    state = final_state(program(norm(name, "a0", "a1", "a2")))
     assert result.requires_grad
     assert state.tensor("v0").requires_grad
     assert not tensors["s1"].requires_grad
@@ -127,7 +127,7 @@ def test_what_a_backward_notices_of_statistics_is_known(name: str, between: str)
         raised = True
     else:
         raised = False
-    assert raised == bool(trace(case).hazards)
+    assert raised == bool(final_state(case).hazards)
     assert raised == (name == "batch_norm_running" and between.startswith("write"))
 
 
@@ -150,7 +150,7 @@ def test_a_norm_that_shares_its_version_counter_with_its_statistic() -> None:
         )
         loaded = load(case)
         product = loaded.f(*loaded.make()[0])
-        assert bool(trace(case).hazards) == notices
+        assert bool(final_state(case).hazards) == notices
         if notices:
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 product.sum().backward()
@@ -165,10 +165,10 @@ def test_a_write_that_autograd_does_not_count_changes_a_gradient_unseen() -> Non
         norm("batch_norm_running", "a0", "a1", "a2", to="v1"),
     )
     for first, second, corrupted in ((read, write, True), (write, write, False), (write, read, False)):
-        state = begin(program())
-        advance(state, 0, replace(first, results=("v8",)))
+        state = initial_state(program())
+        interpret_statement(state, 0, replace(first, results=("v8",)))
         use = state.use(OPERATORS[second.operator], second.operands, dict(second.attributes))
-        assert eager_rules.corrupts(use, state.kept) == corrupted
+        assert eager_rules.corrupts_saved(use, state.kept) == corrupted
 
 
 def overlapping(name: str, *operands: str) -> Program:

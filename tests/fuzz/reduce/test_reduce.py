@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fuzz.abstract.state import Tensor
+from fuzz.abstract.state import AbstractTensor
 from fuzz.choices import SeededChoices
 from fuzz.features.calls import scenario_features
 from fuzz.generate import generate
@@ -35,9 +35,9 @@ from fuzz.program.decode import (
     Storage,
     View,
     Write,
-    advance,
-    begin,
     check,
+    initial_state,
+    interpret_statement,
     references,
     split_calls,
 )
@@ -52,7 +52,7 @@ Predicate = Callable[[Program], bool]
 
 def hidden_write(program: Program) -> bool:
     """An in-place write to a view of an argument, and the argument is read later."""
-    state = begin(program)
+    state = initial_state(program)
     arguments = {f"a{i}" for i in range(len(program.arguments))}
     written: set[int] = set()
     for i, statement in executed_statements(program):
@@ -62,7 +62,7 @@ def hidden_write(program: Program) -> bool:
             written |= {id(state.tensor(name).base) for name in targets if name not in arguments}
         elif any(id(state.names[name]) in written for name in statement.operands if name in arguments):
             return True
-        advance(state, i, statement, program.blocks)
+        interpret_statement(state, i, statement, program.blocks)
     return False
 
 
@@ -98,11 +98,11 @@ def no_grad_view_returned(program: Program) -> bool:
 
 
 def aliases_returned(program: Program) -> bool:
-    state = begin(program)
+    state = initial_state(program)
     for i, statement in executed_statements(program):
-        advance(state, i, statement, program.blocks)
+        interpret_statement(state, i, statement, program.blocks)
     values = [state.names[name] for name in references(program.returns) if name[0] == "v"]
-    tensors = [value for value in values if isinstance(value, Tensor)]
+    tensors = [value for value in values if isinstance(value, AbstractTensor)]
     return any(a is not b and a.memory == b.memory for a in tensors for b in tensors)
 
 

@@ -11,7 +11,7 @@ import torch
 from fuzz.abstract import eager_rules
 from fuzz.ir.control_flow import executed_statements
 from fuzz.operators import OPERATORS
-from fuzz.program.decode import Program, View, advance, begin
+from fuzz.program.decode import Program, View, initial_state, interpret_statement
 from fuzz.program.printer import load
 from oracles.observation.ambient import restoring_ambient
 from oracles.observation.mode_stacks import recording_leaked_modes
@@ -24,14 +24,14 @@ def shows_bytes(program: Program) -> bool:
 
 def expected_to_raise(program: Program) -> bool:
     """Whether the generator knows that eager refuses one of the statements."""
-    state = begin(program)
+    state = initial_state(program)
     for i, statement in executed_statements(program):
         row = OPERATORS[statement.operator]
         modes = state.modes(program.blocks, statement.block)
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
-        if eager_rules.illegal(use):
+        if eager_rules.raises_now(use):
             return True
-        advance(state, i, statement, program.blocks)
+        interpret_statement(state, i, statement, program.blocks)
     return False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuzz.abstract import eager_rules
-from fuzz.abstract.state import Breach, State
+from fuzz.abstract.state import AbstractState, InvalidProgram
 from fuzz.choices import SeededChoices
 from fuzz.operators import Mismatch, Operator
 from fuzz.operators.builders import as_number
@@ -55,7 +55,7 @@ def single(
     """One statement on random operands, or None where they do not fit the row or eager refuses them."""
     storages: list[Storage] = []
     arguments: list[Argument] = []
-    state = State()
+    state = AbstractState()
     metas = []
     for i, operand in enumerate(row.operands):
         name = f"a{i}"
@@ -110,10 +110,10 @@ def single(
     results = () if row.metadata else tuple(f"v{i}" for i in range(len(outcome)))
     operands = tuple(f"a{i}" for i in range(len(row.operands)))
     try:
-        if eager_rules.illegal(state.use(row, operands, attributes)):
+        if eager_rules.raises_now(state.use(row, operands, attributes)):
             return None
         state.apply(row, operands, attributes, results)
-    except Breach:
+    except InvalidProgram:
         return None
     if state.undefined:
         return None
