@@ -92,7 +92,7 @@ def load(program: Program) -> Loaded:
     check(program)
     text = render(program)
     namespace = definitions(text, "program")
-    later = tuple(namespace[maker(number)] for number in range(1, len(program.later) + 1))
+    later = tuple(namespace[make_function_name(number)] for number in range(1, len(program.later) + 1))
     state, mode = namespace.get("state"), namespace.get("Swap")
     return Loaded(text, namespace["make"], namespace["f"], later, state, mode)
 
@@ -105,7 +105,7 @@ def definitions(text: str, name: str) -> dict[str, Any]:
     return namespace
 
 
-def maker(number: int) -> str:
+def make_function_name(number: int) -> str:
     """The name of the function that makes the arguments of a call; the first call is number 0."""
     return f"make_{number + 1}" if number else "make"
 
@@ -226,7 +226,7 @@ def render(program: Program) -> str:
         if program.module is None:
             lines += ["", "", "class State:", "    pass", "", "", "state = State()", "start(state)"]
     for number, one in enumerate(split_calls(program)):
-        lines += ["", "", f"def {maker(number)}():"]
+        lines += ["", "", f"def {make_function_name(number)}():"]
         lines += [f"    {line}" for line in _make(one)]
     if program.module is None:
         lines += ["", "", f"def f({', '.join(_parameters(program))}):"]
@@ -359,7 +359,7 @@ def _make(program: Program) -> Iterator[str]:
         yield f"notes = {NOTES}.zero_()"
         tensors.append("notes")
     if program.module is not None:
-        yield from _hold(program, program.module)
+        yield from _attach_to_module(program, program.module)
         tensors += [name for name in program.module.held if not isinstance(_meant(program, name), Scalar)]
     yield f"args = {_tree(Seq('tuple', program.parameters))}"
     yield f"leaves = {_names(leaves)}"
@@ -367,7 +367,7 @@ def _make(program: Program) -> Iterator[str]:
     yield "return args, leaves, tensors"
 
 
-def _hold(program: Program, module: Module) -> Iterator[str]:
+def _attach_to_module(program: Program, module: Module) -> Iterator[str]:
     """The lines that give the module, which is `f`, what it holds in this call, and nothing else."""
     yield "f._parameters.clear()"
     yield "f._buffers.clear()"

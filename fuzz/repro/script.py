@@ -16,7 +16,7 @@ from fuzz.corpus import buckets
 from fuzz.corpus.case_file import Case
 from fuzz.ir.nodes import BOTH, DEVICES, Literal, Program, Scenario, Write, split_calls, where_names_are
 from fuzz.ir.subclass import definitions
-from fuzz.program.printer import keeps_state, maker, render
+from fuzz.program.printer import keeps_state, make_function_name, render
 from fuzz.repro.checks import (
     BASE,
     BODIES,
@@ -151,7 +151,7 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
     operators = {statement.operator for statement in program.statements}
     lines = [
         *(["start(state)"] if number == 0 and keeps_state(program) else []),
-        f"args, leaves, tensors = {maker(number)}()",
+        f"args, leaves, tensors = {make_function_name(number)}()",
         'inputs = dict(named(args, "arg"))',
         "for name, tensor in {**leaves, **tensors}.items():",
         "    if not any(tensor is known for known in inputs.values()):",
