@@ -1,6 +1,6 @@
 """The generator: choices to a program that is valid by construction.
 
-It draws arguments (`arguments`), builds statements (`builder`) in blocks (`enclose`) on a `AbstractState`,
+It draws arguments (`arguments`), builds statements (`builder`) in blocks (`draw_block`) on a `AbstractState`,
 which knows every tensor's metadata, memory and standing with autograd, and keeps only statements that eager
 accepts; torch never runs. Now and then (`Profile.reckless`) a program may do what eager refuses, because a
 compiler must refuse it, too. Last come results, what is done after the call (`scenario`), and later calls
@@ -18,11 +18,11 @@ from dataclasses import replace
 from fuzz.abstract.interpret import defined_names, sizes_if_taken
 from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
-from fuzz.generate.arguments import MAX_ELEMENTS, Inputs, bind, draw_inputs
+from fuzz.generate.arguments import MAX_ELEMENTS, Inputs, bind_arguments, draw_inputs
 from fuzz.generate.blocks import build
 from fuzz.generate.later_calls import draw_changed, draw_later
 from fuzz.generate.profiles import PROFILES, Profile
-from fuzz.generate.program_builder import MAX_RANK, Builder
+from fuzz.generate.program_builder import MAX_RANK, ProgramBuilder
 from fuzz.generate.scenes import SCENES
 from fuzz.generate.steps import draw_alike, draw_marked, draw_steps, draw_threads
 from fuzz.program.decode import Branch, Dict, Literal, Program, ProgramError, Ref, Scenario, Seq, Tree
@@ -51,8 +51,8 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
     if scene is None:
         inputs = draw_inputs(choices, profile, state)
     else:
-        inputs = bind(state, *scene.arguments(choices))
-    builder = Builder(choices, profile, state, inputs)
+        inputs = bind_arguments(state, *scene.arguments(choices))
+    builder = ProgramBuilder(choices, profile, state, inputs)
     if scene is not None:
         scene.motif(builder)
     build(builder)
@@ -117,7 +117,7 @@ def _parameters(choices: Choices, profile: Profile, inputs: Inputs) -> tuple[Tre
     return (*leaves[:first], _tree(choices, leaves[first:last]), *leaves[last:])
 
 
-def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: Builder) -> Tree:
+def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: ProgramBuilder) -> Tree:
     """What is not used by another statement, so that nothing goes unseen, and some more."""
     made = [name for statement in builder.statements for name in statement.results]
     if builder.blocks:

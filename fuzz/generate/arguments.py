@@ -43,10 +43,10 @@ class Inputs:
 def draw_inputs(choices: Choices, profile: Profile, state: AbstractState) -> Inputs:
     """Storages and arguments, bound in the state."""
     storages, arguments, module = _draw(choices, profile)
-    return bind(state, storages, arguments, module)
+    return bind_arguments(state, storages, arguments, module)
 
 
-def bind(
+def bind_arguments(
     state: AbstractState,
     storages: Sequence[Storage],
     arguments: Sequence[Argument],
@@ -301,7 +301,7 @@ def _split(choices: Choices, count: int) -> Size:
     return (rows, count // rows) if count >= rows > 1 else (count,)
 
 
-def lay_out_again(choices: Choices, view: View, size: Size, storage: Storage) -> View:
+def redraw_layout(choices: Choices, view: View, size: Size, storage: Storage) -> View:
     """A view that lies on another root, with this size if there is room for one."""
     whole, dtype = storage.size, view.dtype
     if dtype is not None:
@@ -320,7 +320,7 @@ def lay_out_again(choices: Choices, view: View, size: Size, storage: Storage) ->
     return replace(view, via="view") if view.via == "multi" and not size else view
 
 
-def lay_out(choices: Choices, size: Size) -> tuple[Size, tuple[Size, int]]:
+def draw_layout(choices: Choices, size: Size) -> tuple[Size, tuple[Size, int]]:
     """A root's size, and the strides and offset with which a tensor of some other size lies on it."""
     stride = contiguous(size)
     ways: list[tuple[Size, tuple[Size, int]]] = [(size, (stride, 0)), ((prod(size) + 2,), (stride, 2))]

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from fuzz.abstract.state import AbstractTensor
 from fuzz.generate.arguments import SCALARS
-from fuzz.generate.later_calls import followed
+from fuzz.generate.later_calls import defined_final_state
 from fuzz.generate.motifs import motif
-from fuzz.generate.program_builder import Builder
+from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.ir.control_flow import MAX_BLOCKS, MAX_DEPTH, assume_arm, branches, enclosing_blocks, untaken_arms
 from fuzz.ir.nodes import Autocast, Block, Branch, Loop, Region
 from fuzz.operators import OPERATORS, Kind
@@ -28,22 +28,22 @@ _KINDS = (
 Bound = Mapping[str, tuple[str, Size]]  # dtypes and sizes of what the statements of a block have bound
 
 
-def build(builder: Builder) -> None:
+def build(builder: ProgramBuilder) -> None:
     """Append statements and blocks while there is room."""
-    while builder.room > 0 and not builder.over:
+    while builder.budget > 0 and not builder.over:
         if builder.choices.chance(builder.profile.mode) and len(builder.blocks) < MAX_BLOCKS - MAX_DEPTH:
-            enclose(builder)
+            draw_block(builder)
             continue
         before = len(builder.statements)
         if builder.choices.chance(builder.profile.motif) and motif(builder):
-            builder.room -= len(builder.statements) - before
+            builder.budget -= len(builder.statements) - before
         else:
             builder.step()
     if builder.reckless and not builder.over and builder.choices.chance(FAILS):
         builder.append(OPERATORS["inverse_of_zeros"], (), [])
 
 
-def enclose(builder: Builder) -> None:
+def draw_block(builder: ProgramBuilder) -> None:
     """Append a block, with up to three statements or blocks in it, a hook, or another grad mode.
 
     Or nothing, if no statement is found.
@@ -77,14 +77,14 @@ def enclose(builder: Builder) -> None:
             _fill(builder, Region(mode, builder.block))
 
 
-def _is_swapped(builder: Builder) -> bool:
+def _is_swapped(builder: ProgramBuilder) -> bool:
     """Whether a statement here is under a function mode of the program's."""
     outer = enclosing_blocks(builder.blocks, builder.block)
     inside = any(isinstance(b := builder.blocks[n], Region) and b.mode == "swapped" for n in outer)
     return inside or builder.profile.swapped > 0
 
 
-def _hook(builder: Builder, operator: str, tensors: Sequence[tuple[str, AbstractTensor]]) -> None:
+def _hook(builder: ProgramBuilder, operator: str, tensors: Sequence[tuple[str, AbstractTensor]]) -> None:
     """Something that is called, or done, when a tensor gets its gradient, if one of these has one."""
     taken = OPERATORS[operator].operands[0].dtypes
     names = [(n, tensor) for n, tensor in tensors if tensor.requires_grad and tensor.meta.dtype in taken]
@@ -93,7 +93,7 @@ def _hook(builder: Builder, operator: str, tensors: Sequence[tuple[str, Abstract
         builder.append(OPERATORS[operator], (name,), [tensor.meta])
 
 
-def _fill(builder: Builder, block: Block, wanted: Bound | None = None) -> int | None:
+def _fill(builder: ProgramBuilder, block: Block, wanted: Bound | None = None) -> int | None:
     """Append a block and what is in it, and copies that bind the rest of what is `wanted`.
 
     Gives the block's number, or None where nothing is in it.
@@ -105,10 +105,10 @@ def _fill(builder: Builder, block: Block, wanted: Bound | None = None) -> int | 
     flat = block == Region("checkpoint", outer) or len(enclosing_blocks(builder.blocks, number)) >= MAX_DEPTH
     for _ in range(choices.integer(1, 3)):
         builder.enter(number)
-        if builder.over or builder.room <= 0:
+        if builder.over or builder.budget <= 0:
             break
         if not flat and choices.chance(NESTED):
-            enclose(builder)
+            draw_block(builder)
         else:
             builder.step()
     builder.enter(number)
@@ -121,7 +121,7 @@ def _fill(builder: Builder, block: Block, wanted: Bound | None = None) -> int | 
     return number
 
 
-def _bind_rest(builder: Builder, wanted: Bound) -> None:
+def _bind_rest(builder: ProgramBuilder, wanted: Bound) -> None:
     """Bind the names that another arm has bound to copies of such tensors, while there are any."""
     bound, builder.bound = builder.bound, []
     while not builder.over and (kind := wanted.get(f"v{builder.count}")) is not None:
@@ -134,12 +134,12 @@ def _bind_rest(builder: Builder, wanted: Bound) -> None:
     builder.bound = bound
 
 
-def _bindable(builder: Builder) -> list[str]:
+def _bindable(builder: ProgramBuilder) -> list[str]:
     """Names that a block may bind anew."""
     return [name for name, _ in builder.pool if name[0] == "v"]
 
 
-def _loop(builder: Builder) -> None:
+def _loop(builder: ProgramBuilder) -> None:
     """A loop of several turns; of one where another is not right, or eager refuses it."""
     bound, builder.bound = builder.bound, _bindable(builder)
     number = _fill(builder, Loop(1, builder.block))
@@ -153,25 +153,25 @@ def _loop(builder: Builder) -> None:
     builder.enter(builder.block)
 
 
-def _turns(builder: Builder, number: int, count: int) -> bool:
+def _turns(builder: ProgramBuilder, number: int, count: int) -> bool:
     """Have a loop turn so many times, if eager runs that, whichever arms of the branches in it are taken."""
     builder.blocks[number] = Loop(count, builder.block)
     program = builder.program()
     others = (other for arm, other in untaken_arms(program) if arm > number)
-    state = followed(program, {})
-    if state is None or (count > 1 and any(followed(other, {}) is None for other in others)):
+    state = defined_final_state(program, {})
+    if state is None or (count > 1 and any(defined_final_state(other, {}) is None for other in others)):
         return False
     builder.take(state)
     return True
 
 
-def _open_questions(builder: Builder) -> list[tuple[str, Constant]]:
+def _open_questions(builder: ProgramBuilder) -> list[tuple[str, Constant]]:
     """The Python values that no block here has asked for."""
     asked = {arm.argument for arm in branches(builder.blocks, builder.block)}
     return [(name, value) for name, value in builder.values if name not in asked]
 
 
-def _branch(builder: Builder, argument: str, value: Constant) -> None:
+def _branch(builder: ProgramBuilder, argument: str, value: Constant) -> None:
     """One or both arms of an `if`. Below it, names are known that either binds alike."""
     choices = builder.choices
     asked = value if choices.chance(0.6) else choices.pick(SCALARS)
@@ -194,7 +194,7 @@ def _branch(builder: Builder, argument: str, value: Constant) -> None:
     builder.take(builder.state)
 
 
-def _arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
+def _arm(builder: ProgramBuilder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
     before = len(builder.statements)
     bound, builder.bound = builder.bound, bindable
     _fill(builder, branch, wanted)
@@ -204,11 +204,11 @@ def _arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -
     return {name: value.meta[:2] for name, value in tensors.items() if isinstance(value, AbstractTensor)}
 
 
-def _other_arm(builder: Builder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
+def _other_arm(builder: ProgramBuilder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
     """An arm that the first call does not take: built on what would be known if it did."""
     so_far = builder.program()
     program = assume_arm(replace(so_far, blocks=(*so_far.blocks, branch)), len(so_far.blocks))
-    state = followed(program, {})
+    state = defined_final_state(program, {})
     if state is None:
         return {}
     inputs, known, over = builder.inputs, builder.state, builder.over

@@ -17,7 +17,7 @@ from fuzz.abstract import eager_rules
 from fuzz.abstract.interpret import check_module
 from fuzz.abstract.state import AbstractState, AbstractTensor, InvalidProgram
 from fuzz.choices import Choices
-from fuzz.generate.arguments import MAX_ELEMENTS, SCALARS, draw_lazy, lay_out, lay_out_again
+from fuzz.generate.arguments import MAX_ELEMENTS, SCALARS, draw_layout, draw_lazy, redraw_layout
 from fuzz.generate.profiles import Profile
 from fuzz.ir.argument_rules import ALIASES, LAZY, call_error
 from fuzz.ir.control_flow import executed_statements, other_value
@@ -99,10 +99,10 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
                 call = _changed(choices, profile, call, _SELDOM)
             else:
                 for _ in range(choices.pick(_COUNTS)):
-                    call = _changed(choices, profile, call, _CHANGES)
+                    call = _changed(choices, profile, call, CALL_MUTATORS)
             some = (*some, call)
             follow = [with_call(program, call) for call in some]
-            if all(map(partial(refuses if refused else runs, sizes=sizes), follow)):
+            if all(map(partial(eager_rejects if refused else eager_accepts, sizes=sizes), follow)):
                 later += some
                 break
     return tuple(later)
@@ -114,12 +114,12 @@ def draw_changed(choices: Choices, profile: Profile, program: Program, change: C
     first = Call(program.storages, program.arguments, program.scenario)
     for _ in range(TRIES):
         call = change(choices, profile, first)
-        if call is not first and runs(with_call(program, call), sizes=sizes):
+        if call is not first and eager_accepts(with_call(program, call), sizes=sizes):
             return (call,)
     return ()
 
 
-def followed(program: Program, sizes: Sizes, reckless: bool = False) -> AbstractState | None:
+def defined_final_state(program: Program, sizes: Sizes, reckless: bool = False) -> AbstractState | None:
     """What is known at the end of a program of one call, if eager runs each of its statements, and a backward
     after it, to a defined end. `sizes` are those that are in the text already; others are added. If
     `reckless`, eager may refuse a statement, or the backward."""
@@ -150,7 +150,7 @@ def _size(state: AbstractState, statement: Statement) -> Size:
     return state.tensor(statement.operands[0]).meta.size
 
 
-def runs(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
+def eager_accepts(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
     """Whether eager runs a program of one call, with its backward, to a defined end, and its text has these
     sizes. If `reckless`, eager may refuse a statement, or the backward."""
     if call_error(program) is not None:
@@ -159,7 +159,7 @@ def runs(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
         check_module(program, "")
     except ProgramError:
         return False
-    state = followed(program, dict(sizes), reckless)
+    state = defined_final_state(program, dict(sizes), reckless)
     if state is None:
         return False
     if state.undefined:
@@ -173,10 +173,10 @@ def runs(program: Program, sizes: Sizes, reckless: bool = False) -> bool:
     return all(isinstance(state.names.get(name), AbstractTensor) for name in changed)
 
 
-def refuses(program: Program, sizes: Sizes) -> bool:
+def eager_rejects(program: Program, sizes: Sizes) -> bool:
     """Whether eager refuses a statement of a program of one call, or its backward, and nothing else is wrong
     with it."""
-    return not runs(program, sizes) and runs(program, sizes, reckless=True)
+    return not eager_accepts(program, sizes) and eager_accepts(program, sizes, reckless=True)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def _answered(call: Call, arm: Branch) -> Call:
     value = call.arguments[place]
     assert isinstance(value, Scalar)
     other = other_value(arm.value) if value.value == arm.value else arm.value
-    return replace(call, arguments=_put(call.arguments, place, Scalar(other)))
+    return replace(call, arguments=_with_argument(call.arguments, place, Scalar(other)))
 
 
 def _changed(choices: Choices, profile: Profile, call: Call, changes: Sequence[Change]) -> Call:
@@ -221,7 +221,7 @@ def _sizes(choices: Choices, _profile: Profile, call: Call) -> Call:
     for argument in call.arguments:
         if isinstance(argument, View) and storages[argument.storage] != call.storages[argument.storage]:
             size, storage = resized(argument.size), storages[argument.storage]
-            argument = lay_out_again(choices, argument, size, storage)
+            argument = redraw_layout(choices, argument, size, storage)
         arguments.append(argument)
     return Call(storages, tuple(arguments), call.scenario)
 
@@ -269,7 +269,9 @@ def _shifted(choices: Choices, _profile: Profile, call: Call) -> Call:
     offsets = [n for n in range(min(room, room - _last(view))) if n != view.offset]
     if not offsets:
         return call
-    return replace(call, arguments=_put(call.arguments, place, replace(view, offset=choices.pick(offsets))))
+    return replace(
+        call, arguments=_with_argument(call.arguments, place, replace(view, offset=choices.pick(offsets)))
+    )
 
 
 def _fits(view: View, storage: Storage) -> bool:
@@ -299,7 +301,7 @@ def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
     if isinstance(argument, View) and argument.dtype is not None:
         return call
     size = storage.size if isinstance(argument, Root) else argument.size
-    root, geometry = lay_out(choices, size)
+    root, geometry = draw_layout(choices, size)
     if root == size and not choices.chance(0.5):
         return call
     storages = (*call.storages, replace(storage, size=root))
@@ -309,7 +311,7 @@ def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
     lying: Argument = replace(view, storage=number, size=size, stride=stride, offset=offset, base=base)
     if root == size and view.via == "view" and view.wrapped is None and view.lazy is None:
         lying = Root(number)
-    return _tidied(storages, _put(call.arguments, place, lying), call.scenario)
+    return _tidied(storages, _with_argument(call.arguments, place, lying), call.scenario)
 
 
 def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -323,22 +325,24 @@ def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
         return call
     if isinstance(argument, Duplicate):
         return _tidied(
-            call.storages, _put(call.arguments, place, call.arguments[argument.argument]), call.scenario
+            call.storages,
+            _with_argument(call.arguments, place, call.arguments[argument.argument]),
+            call.scenario,
         )
     if choices.chance(0.4):
-        return _tidied(call.storages, _put(call.arguments, place, Duplicate(other)), call.scenario)
+        return _tidied(call.storages, _with_argument(call.arguments, place, Duplicate(other)), call.scenario)
     storage = call.storages[partner.storage]
     moved: Argument = Root(partner.storage)
     if isinstance(argument, View):
-        moved = lay_out_again(choices, argument, argument.size, call.storages[partner.storage])
+        moved = redraw_layout(choices, argument, argument.size, call.storages[partner.storage])
         moved = replace(moved, storage=partner.storage)
     elif call.storages[argument.storage].size == storage.size and choices.chance(0.6):
         via = choices.pick(("detach", "data"))
         moved = View(partner.storage, storage.size, contiguous(storage.size), 0, via)
-    return _tidied(call.storages, _put(call.arguments, place, moved), call.scenario)
+    return _tidied(call.storages, _with_argument(call.arguments, place, moved), call.scenario)
 
 
-def moved(choices: Choices, _profile: Profile, call: Call) -> Call:
+def move_argument(choices: Choices, _profile: Profile, call: Call) -> Call:
     """An argument that is another one, or lies on its storage, is a third one or lies, likewise, on its."""
     places = [i for i, a in enumerate(call.arguments) if isinstance(a, (Duplicate, View)) and i]
     if not places:
@@ -356,7 +360,7 @@ def moved(choices: Choices, _profile: Profile, call: Call) -> Call:
                     others.append(replace(argument, storage=other.storage))
     if not others:
         return call
-    return _tidied(call.storages, _put(call.arguments, place, choices.pick(others)), call.scenario)
+    return _tidied(call.storages, _with_argument(call.arguments, place, choices.pick(others)), call.scenario)
 
 
 def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -375,7 +379,7 @@ def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
     via = choices.pick([way for way in ways if way != view.via])
     if view.wrapped is None and choices.chance(0.5):
         via = choices.pick(_ALIKE[view.via])
-    return replace(call, arguments=_put(call.arguments, place, replace(view, via=via)))
+    return replace(call, arguments=_with_argument(call.arguments, place, replace(view, via=via)))
 
 
 def _lazily(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -392,7 +396,7 @@ def _lazily(choices: Choices, _profile: Profile, call: Call) -> Call:
         return call
     place, view, dtype = choices.pick(rather or views)
     lazy = None if view.lazy is not None else draw_lazy(choices, dtype)
-    return replace(call, arguments=_put(call.arguments, place, replace(view, lazy=lazy)))
+    return replace(call, arguments=_with_argument(call.arguments, place, replace(view, lazy=lazy)))
 
 
 def _as_view(argument: Root | View, call: Call) -> View:
@@ -411,10 +415,10 @@ def _based(choices: Choices, _profile: Profile, call: Call) -> Call:
     view = call.arguments[place]
     assert isinstance(view, View)
     base = choices.pick([base for base in ALIASES if base != view.base])
-    return replace(call, arguments=_put(call.arguments, place, replace(view, base=base)))
+    return replace(call, arguments=_with_argument(call.arguments, place, replace(view, base=base)))
 
 
-def regrouped(choices: Choices, _profile: Profile, call: Call) -> Call:
+def regroup_views(choices: Choices, _profile: Profile, call: Call) -> Call:
     """Of three views of two aliases of a root one goes over to the other alias."""
     groups: dict[int, list[tuple[int, View]]] = {}
     for i, argument in enumerate(call.arguments):
@@ -429,7 +433,7 @@ def regrouped(choices: Choices, _profile: Profile, call: Call) -> Call:
     if not places:
         return call
     place, view, base = choices.pick(places)
-    return replace(call, arguments=_put(call.arguments, place, replace(view, base=base)))
+    return replace(call, arguments=_with_argument(call.arguments, place, replace(view, base=base)))
 
 
 def _wrapped(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -443,11 +447,13 @@ def _wrapped(choices: Choices, _profile: Profile, call: Call) -> Call:
     assert isinstance(view, View)
     if choices.chance(0.3):
         via, base = ("view", "root") if view.base == "wrapper" else (choices.pick(PARTS), "wrapper")
-        return replace(call, arguments=_put(call.arguments, place, replace(view, via=via, base=base)))
+        return replace(
+            call, arguments=_with_argument(call.arguments, place, replace(view, via=via, base=base))
+        )
     wrapped = choices.pick([way for way in (None, *WRAPPED) if way != view.wrapped])
     if wrapped is None:
         view = replace(view, base="root")
-    return replace(call, arguments=_put(call.arguments, place, replace(view, wrapped=wrapped)))
+    return replace(call, arguments=_with_argument(call.arguments, place, replace(view, wrapped=wrapped)))
 
 
 def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -470,7 +476,7 @@ def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
     history = storage.requires_grad and not storage.leaf
     plain = storage.leaf and not storage.requires_grad
     storage = replace(storage, detached=storage.detached and history, inference=storage.inference and plain)
-    return replace(call, storages=_replaced(call.storages, place, storage))
+    return replace(call, storages=_with_storage(call.storages, place, storage))
 
 
 def _leaf(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -481,7 +487,7 @@ def _leaf(choices: Choices, _profile: Profile, call: Call) -> Call:
     if not views:
         return call
     place, view = choices.pick(views)
-    return replace(call, arguments=_put(call.arguments, place, replace(view, leaf=not view.leaf)))
+    return replace(call, arguments=_with_argument(call.arguments, place, replace(view, leaf=not view.leaf)))
 
 
 def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -501,7 +507,7 @@ def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
         else a
         for a in call.arguments
     )
-    storages = _replaced(call.storages, place, replace(storage, dtype=dtype))
+    storages = _with_storage(call.storages, place, replace(storage, dtype=dtype))
     return Call(storages, arguments, call.scenario)
 
 
@@ -514,7 +520,7 @@ def _number(choices: Choices, _profile: Profile, call: Call) -> Call:
     assert isinstance(scalar, Scalar)
     alike = equal_to(scalar.value)
     number = choices.pick(alike if alike and choices.chance(0.6) else SCALARS)
-    return replace(call, arguments=_put(call.arguments, place, Scalar(number)))
+    return replace(call, arguments=_with_argument(call.arguments, place, Scalar(number)))
 
 
 def equal_to(value: Constant) -> tuple[Constant, ...]:
@@ -542,7 +548,7 @@ def _mode(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, scenario=scenario)
 
 
-_CHANGES = (
+CALL_MUTATORS = (
     _values,
     _sizes,
     _sizes,
@@ -551,13 +557,13 @@ _CHANGES = (
     _layout,
     _alias,
     _alias,
-    moved,
-    moved,
+    move_argument,
+    move_argument,
     _hidden,
     _hidden,
     _lazily,
     _based,
-    regrouped,
+    regroup_views,
     _gradient,
     _gradient,
     _leaf,
@@ -568,8 +574,8 @@ _CHANGES = (
     _mode,
 )
 _SELDOM = (  # which few calls have a place for, or show
-    *(moved, moved, _number, _shifted, _dtype, _hidden),
-    *(_lazily, _based, regrouped, regrouped, _leaf),
+    *(move_argument, move_argument, _number, _shifted, _dtype, _hidden),
+    *(_lazily, _based, regroup_views, regroup_views, _leaf),
 )
 _REFUSED = (
     _hidden,
@@ -580,11 +586,11 @@ _REFUSED = (
 )  # after which eager may refuse what it has taken before
 
 
-def _put(arguments: tuple[Argument, ...], place: int, argument: Argument) -> tuple[Argument, ...]:
+def _with_argument(arguments: tuple[Argument, ...], place: int, argument: Argument) -> tuple[Argument, ...]:
     return (*arguments[:place], argument, *arguments[place + 1 :])
 
 
-def _replaced(storages: tuple[Storage, ...], place: int, storage: Storage) -> tuple[Storage, ...]:
+def _with_storage(storages: tuple[Storage, ...], place: int, storage: Storage) -> tuple[Storage, ...]:
     return (*storages[:place], storage, *storages[place + 1 :])
 
 

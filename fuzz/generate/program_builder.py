@@ -32,7 +32,7 @@ SEVERAL = 0.8  # the chance that what went into several results is used once mor
 TRIES = 12  # for one statement, before the program is left shorter
 
 
-class Builder:
+class ProgramBuilder:
     """The statements of one program under construction."""
 
     def __init__(self, choices: Choices, profile: Profile, state: AbstractState, inputs: Inputs) -> None:
@@ -49,12 +49,14 @@ class Builder:
         self.hidden: set[str] = set()  # names that not every way through the program binds
         self.used: set[str] = set()
         self.count = 0
-        self.room = choices.integer(*profile.statements)  # for so many statements
-        self.most = max(self.room + SPARE, ENOUGH)
+        self.budget = choices.integer(*profile.statements)  # for so many statements
+        self.max_statements = max(self.budget + SPARE, ENOUGH)
         self.reckless = choices.chance(profile.reckless)
         self.over = False
-        self.tickets = _tickets(choices, profile, state)
-        self.fills = [name for name in ("fill_", "zero_") if any(name in rows for _, rows in self.tickets)]
+        self.weighted_ops = _tickets(choices, profile, state)
+        self.fill_ops = [
+            name for name in ("fill_", "zero_") if any(name in rows for _, rows in self.weighted_ops)
+        ]
         self.pool: list[tuple[str, AbstractTensor]] = []
         self.numbers: list[str] = []
         self.values: list[tuple[str, Constant]] = []
@@ -67,7 +69,7 @@ class Builder:
     @property
     def full(self) -> bool:
         """Whether there is no room for what only makes another statement's operand."""
-        return len(self.statements) + 2 >= self.most  # (It may take two.)
+        return len(self.statements) + 2 >= self.max_statements  # (It may take two.)
 
     def program(self) -> Program:
         """What there is, as a program of one call that returns nothing."""
@@ -105,11 +107,11 @@ class Builder:
         for _ in range(TRIES):
             if self.attempt():
                 break
-        self.room -= max(len(self.statements) - before, 1)
+        self.budget -= max(len(self.statements) - before, 1)
 
     def attempt(self) -> bool:
         """Try to append one statement."""
-        _, rows = self.choices.pick(self.tickets)
+        _, rows = self.choices.pick(self.weighted_ops)
         row = OPERATORS[self.choices.pick(rows)]
         self.among = self.candidates(row)
         found = self.operands(row)
@@ -151,8 +153,8 @@ class Builder:
         """Now and then fill what the last statement has expanded: eager writes nothing else to that."""
         for name in self.statements[-1].results[:1]:
             meta = self.state.meta(name)
-            if self.fills and repeats(meta) and not self.over and self.choices.chance(self.profile.filled):
-                row = OPERATORS[self.choices.pick(self.fills)]
+            if self.fill_ops and repeats(meta) and not self.over and self.choices.chance(self.profile.filled):
+                row = OPERATORS[self.choices.pick(self.fill_ops)]
                 if meta.dtype in row.operands[0].dtypes:
                     self.append(row, (name,), [meta])
 

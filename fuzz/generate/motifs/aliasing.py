@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fuzz.generate.motifs.helpers import WRITES, append, is_followed, shown, twins, within, write
-from fuzz.generate.program_builder import Builder, repeats
+from fuzz.generate.motifs.helpers import (
+    WRITES,
+    append,
+    append_region,
+    in_argument_memory,
+    is_followed,
+    same_dtype_and_size,
+    write,
+)
+from fuzz.generate.program_builder import ProgramBuilder, repeats
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import is_dense
 from fuzz.operators.row import Constant, Meta
@@ -16,12 +24,12 @@ _SMALLER = {"float64": "int32", "int64": "int32", "float32": "int16", "int32": "
 _ONTO = ("mul_number_", "sin_", "add_number_")
 
 
-def turned(builder: Builder) -> None:
+def write_and_lay_out_anew(builder: ProgramBuilder) -> None:
     """A tensor with a history is written to and laid out otherwise, so that autograd notices it and so that
     it does not, in any order."""
     choices = builder.choices
-    names = [n for n, t in builder.pool if is_followed(t) and alike(t.meta)]
-    names = shown(builder, names) or names
+    names = [n for n, t in builder.pool if is_followed(t) and has_equal_lengths(t.meta)]
+    names = in_argument_memory(builder, names) or names
     if not names:
         return
     name = choices.pick(names)
@@ -31,7 +39,7 @@ def turned(builder: Builder) -> None:
         elif what == "noticed":
             _turn(builder, name, choices.pick(_TURNS))
         else:
-            within(builder, "no_grad", lambda: _swap(builder, name))
+            append_region(builder, "no_grad", lambda: _swap(builder, name))
 
 
 _ORDERS = (
@@ -45,7 +53,7 @@ _ORDERS = (
 )
 
 
-def _turn(builder: Builder, name: str, operator: str) -> None:
+def _turn(builder: ProgramBuilder, name: str, operator: str) -> None:
     rank = len(builder.state.meta(name).size)
     if operator == "t_":
         append(builder, operator, (name,))
@@ -56,7 +64,7 @@ def _turn(builder: Builder, name: str, operator: str) -> None:
         append(builder, operator, (name,), dim0=first, dim1=first + 1)
 
 
-def _swap(builder: Builder, name: str) -> None:
+def _swap(builder: ProgramBuilder, name: str) -> None:
     """Exchange two dimensions of one length: the shape stays."""
     size = builder.state.meta(name).size
     pairs = [(i, j) for j in range(len(size)) for i in range(j) if size[i] == size[j] > 1]
@@ -65,11 +73,11 @@ def _swap(builder: Builder, name: str) -> None:
         append(builder, "transpose_", (name,), dim0=dim0, dim1=dim1)
 
 
-def through(builder: Builder) -> None:
+def write_through_views(builder: ProgramBuilder) -> None:
     """A tensor is written to through a chain of views."""
     choices = builder.choices
     names = [n for n, t in builder.pool if t.meta.size]
-    names = shown(builder, names) or names
+    names = in_argument_memory(builder, names) or names
     if not names:
         return
     name: str | None = choices.pick(names)
@@ -82,7 +90,7 @@ def through(builder: Builder) -> None:
     write(builder, name, WRITES)
 
 
-_View = Callable[[Builder, str, int, Sequence[int]], "str | None"]
+_View = Callable[[ProgramBuilder, str, int, Sequence[int]], "str | None"]
 _VIEWS: tuple[_View, ...] = (
     lambda b, n, rank, order: append(b, "permute", (n,), dims=tuple(order)),
     lambda b, n, rank, order: append(b, "transpose", (n,), dim0=0, dim1=rank - 1),
@@ -92,7 +100,7 @@ _VIEWS: tuple[_View, ...] = (
 )
 
 
-def beside(builder: Builder) -> None:
+def write_between_elements(builder: ProgramBuilder) -> None:
     """A view shows what lies between the elements of a tensor, which is written to then."""
     names = [n for n, t in builder.pool if n[0] == "a" and is_followed(t) and has_gaps(t.meta)]
     if not names:
@@ -112,7 +120,7 @@ def beside(builder: Builder) -> None:
         builder.used.discard(view)  # so that it is a result
 
 
-def across(builder: Builder) -> None:
+def grow_over_neighbour(builder: ProgramBuilder) -> None:
     """Of two arguments that lie apart on one storage one is written to, and grows over the other."""
     flat = [
         (n, t.memory, t.meta)
@@ -133,11 +141,11 @@ def across(builder: Builder) -> None:
         append(builder, "mul_number", (name,))
 
 
-def cycled(builder: Builder) -> None:
+def write_cycled_cube(builder: ProgramBuilder) -> None:
     """A cube whose dimensions were turned in a cycle, twice, is written by what lays its result out anew."""
     choices, state = builder.choices, builder.state
     names = [n for n, t in builder.pool if t.meta.size and 0 not in t.meta.size]
-    names = shown(builder, names) or names
+    names = in_argument_memory(builder, names) or names
     cubes = [n for n in names if len(state.meta(n).size) == 3 and len(set(state.meta(n).size)) == 1]
     rows = [n for n in names if len(state.meta(n).size) == 1 and state.meta(n).size[0] >= 8]
     if not (cubes or rows):
@@ -152,7 +160,7 @@ def cycled(builder: Builder) -> None:
         write(builder, name, _ANEW)
 
 
-def reread(builder: Builder) -> None:
+def write_reread_numbers(builder: ProgramBuilder) -> None:
     """Numbers are seen as others, turned, and written by what lays its result out anew."""
     ways: list[tuple[str, str, dict[str, Constant]]] = []
     for name, tensor in builder.pool:
@@ -172,11 +180,11 @@ def reread(builder: Builder) -> None:
         write(builder, view, _ANEW)
 
 
-def nothing(builder: Builder) -> None:
+def write_empty_view(builder: ProgramBuilder) -> None:
     """A view that shows no element is written to."""
     choices = builder.choices
     names = [n for n, t in builder.pool if t.meta.size]
-    names = shown(builder, names) or names
+    names = in_argument_memory(builder, names) or names
     names = [n for n in names if repeats(builder.state.meta(n))] or names
     if not names:
         return
@@ -189,10 +197,10 @@ def nothing(builder: Builder) -> None:
         write(builder, view, WRITES)
 
 
-def filled(builder: Builder) -> None:
+def fill_empty_argument(builder: ProgramBuilder) -> None:
     """An argument without elements is given for a result, whose size it takes."""
     names = [n for n, t in builder.pool if 0 in t.meta.size]
-    names = shown(builder, names) or names
+    names = in_argument_memory(builder, names) or names
     if not names:
         return
     name = builder.choices.pick(names)
@@ -200,23 +208,23 @@ def filled(builder: Builder) -> None:
     others = [n for n, t in builder.pool if t.meta.dtype == dtype and 0 not in t.meta.size]
     if others:
         first = builder.choices.pick(others)
-        second = builder.choices.pick(twins(builder, first, others))
-        within(builder, "no_grad", lambda: append(builder, "mul_resized_out", (name, first, second)))
+        second = builder.choices.pick(same_dtype_and_size(builder, first, others))
+        append_region(builder, "no_grad", lambda: append(builder, "mul_resized_out", (name, first, second)))
 
 
-def conjugates(builder: Builder) -> None:
+def multiply_conjugates(builder: ProgramBuilder) -> None:
     """A product of two lazily conjugated vectors, which is lazily conjugated itself."""
     names = [n for n, t in builder.pool if t.meta.dtype in COMPLEX and len(t.meta.size) == 1]
     if not names:
         return
     first = builder.choices.pick(names)
-    second = builder.choices.pick(twins(builder, first, names))
+    second = builder.choices.pick(same_dtype_and_size(builder, first, names))
     made = [append(builder, "conj", (one,)) for one in (first, second)]
     if all(made):
         append(builder, "dot", tuple(map(str, made)))
 
 
-def alike(meta: Meta) -> bool:
+def has_equal_lengths(meta: Meta) -> bool:
     """Whether two dimensions have one length."""
     long = [n for n in meta.size if n > 1]
     return len(long) > len(set(long))

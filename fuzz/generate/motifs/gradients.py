@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from fuzz.generate.motifs.helpers import CURVED, REAL, append, is_followed, smooth, twins, within, write
-from fuzz.generate.program_builder import Builder
+from fuzz.generate.motifs.helpers import (
+    CURVED,
+    REAL,
+    append,
+    append_region,
+    draw_differentiable,
+    is_followed,
+    same_dtype_and_size,
+    write,
+)
+from fuzz.generate.program_builder import ProgramBuilder
 
 _UNARY = ("sin", "cos", "exp", "tanh", "mul_number", "neg", "square", "function_square", "function_scale")
 _SEVERAL = ("foreach_sin", "foreach_exp", "foreach_neg")  # whose results have one node for autograd
 
 
-def forked(builder: Builder) -> None:
+def fork_and_meet(builder: ProgramBuilder) -> None:
     """Two results of one tensor, or of two, that meet twice: where autograd has one node for both, and not
     each of the gradients comes; and where both do."""
     choices = builder.choices
-    names = smooth(builder)
+    names = draw_differentiable(builder)
     if not names:
         return
     first = choices.pick(names)
-    second = first if choices.chance(0.5) else choices.pick(twins(builder, first, names))
+    second = first if choices.chance(0.5) else choices.pick(same_dtype_and_size(builder, first, names))
     made = [append(builder, choices.pick(_UNARY), (one,)) for one in (first, second)]
     if not all(made):
         return
@@ -26,19 +35,19 @@ def forked(builder: Builder) -> None:
     append(builder, choices.pick(("mul", "add", "sub")), pair)
 
 
-def summed(builder: Builder) -> None:
+def sum_gradients(builder: ProgramBuilder) -> None:
     """The gradients of two tensors are one tensor, and have derivatives themselves."""
-    choices, names = builder.choices, smooth(builder)
+    choices, names = builder.choices, draw_differentiable(builder)
     if not names:
         return
     first = choices.pick(names)
-    others = [name for name in twins(builder, first, names) if name != first]
+    others = [name for name in same_dtype_and_size(builder, first, names) if name != first]
     total = append(builder, "add", (first, choices.pick(others))) if others else None
     if total:
         append(builder, choices.pick(CURVED), (total,))
 
 
-def multiplied(builder: Builder) -> None:
+def multiply_view(builder: ProgramBuilder) -> None:
     """A view is multiplied in place by what requires grad and lies elsewhere."""
     choices, state = builder.choices, builder.state
     names = [n for n, t in builder.pool if n[0] == "a" and is_followed(t) and t.base is not None]
@@ -46,12 +55,12 @@ def multiplied(builder: Builder) -> None:
         return
     name = choices.pick(names)
     followed = [n for n, t in builder.pool if t.requires_grad and t.memory != state.tensor(name).memory]
-    others = twins(builder, name, followed)
+    others = same_dtype_and_size(builder, name, followed)
     if others and append(builder, "mul_", (name, choices.pick(others))) is not None:
         append(builder, choices.pick(CURVED), (name,))
 
 
-def cut_off(builder: Builder) -> None:
+def detach_beside_write(builder: ProgramBuilder) -> None:
     """An argument is detached in place, and a value was computed from it and from one that was written to."""
     choices, state, pool = builder.choices, builder.state, builder.pool
     needed = {memory for memory, *_ in state.kept.saved}
@@ -83,7 +92,7 @@ def cut_off(builder: Builder) -> None:
         append(builder, "detach_", (name,))
 
 
-def joined(builder: Builder) -> None:
+def join_view_to_history(builder: ProgramBuilder) -> None:
     """A view of an argument's gets a history from elsewhere, and others of that memory are read."""
     choices, pool = builder.choices, builder.pool
     views = [
@@ -108,7 +117,7 @@ def joined(builder: Builder) -> None:
         append(builder, "mul_number", (other,))
 
 
-def overtaken(builder: Builder) -> None:
+def write_after_view(builder: ProgramBuilder) -> None:
     """A view is taken of an argument, which is then written to without grad mode."""
     names = [
         n for n, t in builder.pool if n[0] == "a" and t.base is not None and t.requires_grad and t.meta.size
@@ -116,4 +125,4 @@ def overtaken(builder: Builder) -> None:
     if names:
         name = builder.choices.pick(names)
         if append(builder, "unsqueeze", (name,), dim=0):
-            within(builder, "no_grad", lambda: write(builder, name, ("mul_number_", "add_number_")))
+            append_region(builder, "no_grad", lambda: write(builder, name, ("mul_number_", "add_number_")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fuzz.abstract.state import AbstractTensor
-from fuzz.generate.program_builder import Builder
+from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.ir.nodes import Region
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Constant, Kind
@@ -20,7 +20,9 @@ CURVED = ("sin", "exp", "tanh", "square")  # which have second derivatives
 REAL = ("float32", "float64")
 
 
-def append(builder: Builder, operator: str, operands: tuple[str, ...], **attributes: Constant) -> str | None:
+def append(
+    builder: ProgramBuilder, operator: str, operands: tuple[str, ...], **attributes: Constant
+) -> str | None:
     """Append a statement, with attributes that are drawn where none are given; its first result's name, "" if
     it has none, or None if eager does not take it."""
     row, kinds = OPERATORS[operator], dict(builder.profile.kinds)
@@ -33,13 +35,13 @@ def append(builder: Builder, operator: str, operands: tuple[str, ...], **attribu
     return builder.append(row, operands, metas, dict(attributes) or None)
 
 
-def write(builder: Builder, name: str, operators: Sequence[str]) -> None:
+def write(builder: ProgramBuilder, name: str, operators: Sequence[str]) -> None:
     for _ in range(4):
         if append(builder, builder.choices.pick(operators), (name,)) is not None:
             return
 
 
-def within(builder: Builder, mode: str, append: Callable[[], object]) -> None:
+def append_region(builder: ProgramBuilder, mode: str, append: Callable[[], object]) -> None:
     """A region around what is appended."""
     before, outer = len(builder.statements), builder.block
     builder.blocks.append(Region(mode, outer))
@@ -50,7 +52,7 @@ def within(builder: Builder, mode: str, append: Callable[[], object]) -> None:
         del builder.blocks[-1]
 
 
-def smooth(builder: Builder) -> list[str]:
+def draw_differentiable(builder: ProgramBuilder) -> list[str]:
     """Real numbers that require grad: nowhere where there are infinities, of which second derivatives by two
     ways are not kept (docs/contract.md)."""
     if any(storage.special for storage in builder.inputs.storages):
@@ -58,13 +60,13 @@ def smooth(builder: Builder) -> list[str]:
     return [name for name, tensor in builder.pool if tensor.requires_grad and tensor.meta.dtype in REAL]
 
 
-def twins(builder: Builder, name: str, names: Sequence[str]) -> list[str]:
+def same_dtype_and_size(builder: ProgramBuilder, name: str, names: Sequence[str]) -> list[str]:
     """Those of some tensors that have a tensor's dtype and size."""
     like = builder.state.meta(name)[:2]
     return [one for one in names if builder.state.meta(one)[:2] == like]
 
 
-def shown(builder: Builder, names: Sequence[str]) -> list[str]:
+def in_argument_memory(builder: ProgramBuilder, names: Sequence[str]) -> list[str]:
     """Those that lie in an argument's memory."""
     return [name for name in names if builder.state.tensor(name).memory in builder.memories]
 
@@ -74,7 +76,7 @@ def is_followed(tensor: AbstractTensor) -> bool:
     return tensor.requires_grad and (tensor.base or tensor).grad_fn and tensor.made == "plain"
 
 
-def append_product(builder: Builder, name: str) -> str | None:
+def append_product(builder: ProgramBuilder, name: str) -> str | None:
     """Multiply something that requires grad by a tensor that is as large: the product, if there is one."""
     meta = builder.state.meta(name)
     names = [

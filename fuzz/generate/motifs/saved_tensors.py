@@ -7,20 +7,24 @@ from fuzz.generate.motifs.helpers import (
     REAL,
     append,
     append_product,
-    smooth,
-    twins,
-    within,
+    append_region,
+    draw_differentiable,
+    same_dtype_and_size,
     write,
 )
-from fuzz.generate.program_builder import Builder
+from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import shares_elements
 
 
-def piece(builder: Builder) -> None:
+def read_piece_twice(builder: ProgramBuilder) -> None:
     """One of several views of an argument is read more than once, and not kept."""
     choices = builder.choices
-    names = [n for n in smooth(builder) if n[0] == "a" and max(builder.state.meta(n).size[:1], default=0) > 1]
+    names = [
+        n
+        for n in draw_differentiable(builder)
+        if n[0] == "a" and max(builder.state.meta(n).size[:1], default=0) > 1
+    ]
     if not names:
         return
     name = choices.pick(names)
@@ -31,9 +35,9 @@ def piece(builder: Builder) -> None:
         append(builder, "add", tuple(map(str, made)))
 
 
-def redrawn(builder: Builder) -> None:
+def draw_in_backward(builder: ProgramBuilder) -> None:
     """A backward repeats a draw, and there is another one after that."""
-    choices, names = builder.choices, smooth(builder)
+    choices, names = builder.choices, draw_differentiable(builder)
     if not names:
         return
     name = choices.pick(names)
@@ -44,11 +48,11 @@ def redrawn(builder: Builder) -> None:
         if product:
             append(builder, choices.pick(CURVED), (product,))
 
-    within(builder, "checkpoint", part)
+    append_region(builder, "checkpoint", part)
     append(builder, choices.pick(("rand_like", "randn_like")), (name,))
 
 
-def beside_written(builder: Builder) -> None:
+def save_beside_write(builder: ProgramBuilder) -> None:
     """Of two arguments that share storage and no element one is written to, and the other is kept, seen as
     other numbers."""
     entries = [
@@ -71,7 +75,7 @@ def beside_written(builder: Builder) -> None:
         append_product(builder, real)
 
 
-def kept_twice(builder: Builder) -> None:
+def save_two_aliases(builder: ProgramBuilder) -> None:
     """A backward keeps two aliases that have version counters of their own."""
     entries = [(n, t) for n, t in builder.pool if n[0] == "a"]
     pairs = [
@@ -91,7 +95,7 @@ def kept_twice(builder: Builder) -> None:
         append(builder, "mul", (first, other))
 
 
-def recomputed(builder: Builder) -> None:
+def recompute_of_written(builder: ProgramBuilder) -> None:
     """Values that a backward keeps, and that a partitioner may compute again, of an argument that it does not
     keep; perhaps by a view that shows its elements more than once, and so is larger."""
     choices = builder.choices
@@ -115,7 +119,7 @@ def recomputed(builder: Builder) -> None:
             append(builder, "mul", (product, name))
 
 
-def first_read_later(builder: Builder) -> None:
+def read_first_in_backward(builder: ProgramBuilder) -> None:
     """What a backward is the first to read lies in memory that was written to beside it."""
     choices = builder.choices
     entries = [
@@ -132,7 +136,7 @@ def first_read_later(builder: Builder) -> None:
     if not pairs:
         return
     written, kept = choices.pick(pairs)
-    followed = twins(builder, kept, [n for n, t in builder.pool if t.requires_grad])
+    followed = same_dtype_and_size(builder, kept, [n for n, t in builder.pool if t.requires_grad])
     if followed:
         write(builder, written, ("mul_number_", "add_number_"))
         append(builder, "function_later", (choices.pick(followed), kept))

@@ -5,44 +5,55 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuzz.choices import Choices
-from fuzz.generate.later_calls import equal_to, moved, regrouped
+from fuzz.generate.later_calls import equal_to, move_argument, regroup_views
 from fuzz.generate.motifs import gradients
-from fuzz.generate.motifs.helpers import append, within, write
+from fuzz.generate.motifs.helpers import append, append_region, write
 from fuzz.generate.profiles import Profile
-from fuzz.generate.program_builder import Builder
-from fuzz.generate.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
+from fuzz.generate.program_builder import ProgramBuilder
+from fuzz.generate.scenes.scene import (
+    Given,
+    Scene,
+    disjoint_slices,
+    like_storage,
+    real_storage,
+    size_of,
+    whole_view,
+    write_and_differentiate,
+)
 from fuzz.ir.nodes import Call, Root, Scalar, Storage, View
 
 
 def _of_two_aliases(choices: Choices) -> Given:
     """Three views of two aliases of a root, and something that requires grad."""
     length = choices.integer(1, 3)
-    storage = real(choices, (3 * length,))
+    storage = real_storage(choices, (3 * length,))
     one, other = choices.pick((("detach", "root"), ("root", "detach"), ("detach", "data"), ("root", "data")))
     bases = choices.pick(((one, one, other), (one, other, other), (one, other, one)))
-    views = [replace(v, base=base) for v, base in zip(pieces(0, 3, length), bases, strict=True)]
-    return [storage, like(storage, choices, choices.pick(((), (length,))))], [*views, Root(1)]
+    views = [replace(v, base=base) for v, base in zip(disjoint_slices(0, 3, length), bases, strict=True)]
+    return [storage, like_storage(storage, choices, choices.pick(((), (length,))))], [*views, Root(1)]
 
 
 def _behind(choices: Choices) -> Given:
     """A view of a leaf, or of what was detached since."""
-    storage = real(choices, size_of(choices), requires_grad=True)
+    storage = real_storage(choices, size_of(choices), requires_grad=True)
     if choices.chance(0.5):
         storage = replace(storage, leaf=False, detached=True)
-    return [storage], [whole(0, storage, choices.pick(("view", "view", "no_grad")))]
+    return [storage], [whole_view(0, storage, choices.pick(("view", "view", "no_grad")))]
 
 
-def _unseen(builder: Builder) -> None:
+def _unseen(builder: ProgramBuilder) -> None:
     """A write, or a view, that autograd is not told of, and perhaps a view that it is told of before."""
     choices = builder.choices
     name = choices.pick([n for n, _ in builder.pool])
     if choices.chance(0.7):
         append(builder, choices.pick(("unsqueeze", "alias", "slice", "select")), (name,))
     if choices.chance(0.7):
-        within(builder, "no_grad", lambda: write(builder, name, ("mul_number_", "add_number_", "sin_")))
+        append_region(
+            builder, "no_grad", lambda: write(builder, name, ("mul_number_", "add_number_", "sin_"))
+        )
     else:
-        within(builder, "no_grad", lambda: append(builder, "unsqueeze", (name,)))
-    builder.room = 0  # (What is used after it a compiler may refuse.)
+        append_region(builder, "no_grad", lambda: append(builder, "unsqueeze", (name,)))
+    builder.budget = 0  # (What is used after it a compiler may refuse.)
 
 
 def _let_go(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -54,13 +65,13 @@ def _let_go(choices: Choices, _profile: Profile, call: Call) -> Call:
 
 def _beside_two(choices: Choices) -> Given:
     """Two tensors, and an alias of one of them."""
-    storage = real(choices, size_of(choices))
+    storage = real_storage(choices, size_of(choices))
     other = replace(storage, seed=choices.integer(0, 12))
-    alias = whole(choices.integer(0, 1), storage, choices.pick(("detach", "data", "view")))
+    alias = whole_view(choices.integer(0, 1), storage, choices.pick(("detach", "data", "view")))
     return [storage, other], [Root(0), Root(1), alias]
 
 
-def _read_after(builder: Builder) -> None:
+def _read_after(builder: ProgramBuilder) -> None:
     choices = builder.choices
     first, *others = choices.pick((("a0", "a2"), ("a1", "a2"), ("a2", "a0", "a1")))
     write(builder, first, ("mul_number_", "add_number_", "sin_"))
@@ -74,7 +85,7 @@ def _numbered(choices: Choices) -> Given:
     return [storage], [Root(0), Scalar(choices.pick((0, 1, 1.0, 2, 2.0, 0.0)))]
 
 
-def _with_number(builder: Builder) -> None:
+def _with_number(builder: ProgramBuilder) -> None:
     append(builder, builder.choices.pick(("mul_argument", "add_argument")), ("a0", "a1"))
 
 
@@ -90,10 +101,10 @@ def _matrices(choices: Choices) -> Given:
     """What can be multiplied."""
     m, n = choices.integer(2, 4), choices.integer(2, 4)
     grad = choices.chance(0.5)
-    return [real(choices, (m, n), grad), real(choices, (n, m), grad)], [Root(0), Root(1)]
+    return [real_storage(choices, (m, n), grad), real_storage(choices, (n, m), grad)], [Root(0), Root(1)]
 
 
-def _multiplied(builder: Builder) -> None:
+def _multiplied(builder: ProgramBuilder) -> None:
     append(builder, builder.choices.pick(("mm", "matmul")), ("a0", "a1"))
 
 
@@ -105,12 +116,12 @@ def _cast(choices: Choices, _profile: Profile, call: Call) -> Call:
 
 def _aliases(choices: Choices) -> Given:
     """A tensor, an alias that autograd does not follow, and something that requires grad."""
-    storage = real(choices, size_of(choices))
-    alias = whole(0, storage, choices.pick(("detach", "data")))
-    return [storage, like(storage, choices)], [Root(0), alias, Root(1)]
+    storage = real_storage(choices, size_of(choices))
+    alias = whole_view(0, storage, choices.pick(("detach", "data")))
+    return [storage, like_storage(storage, choices)], [Root(0), alias, Root(1)]
 
 
-def _keeping_one(builder: Builder) -> None:
+def _keeping_one(builder: ProgramBuilder) -> None:
     """One of two aliases is kept, or written to."""
     choices = builder.choices
     if choices.chance(0.4):
@@ -129,8 +140,8 @@ def _hidden_otherwise(choices: Choices, _profile: Profile, call: Call) -> Call:
 SCENES = (
     Scene(_numbered, _with_number, change=_other_number),
     Scene(_matrices, _multiplied, change=_cast),
-    Scene(_aliases, _keeping_one, watched(("a0", "a1")), change=_hidden_otherwise),
-    Scene(_of_two_aliases, gradients.joined, change=regrouped),
+    Scene(_aliases, _keeping_one, write_and_differentiate(("a0", "a1")), change=_hidden_otherwise),
+    Scene(_of_two_aliases, gradients.join_view_to_history, change=regroup_views),
     Scene(_behind, _unseen, change=_let_go),
-    Scene(_beside_two, _read_after, change=moved),
+    Scene(_beside_two, _read_after, change=move_argument),
 )

@@ -7,26 +7,36 @@ from dataclasses import replace
 from fuzz.choices import Choices
 from fuzz.generate.motifs import aliasing, gradients
 from fuzz.generate.motifs.helpers import CURVED, append, write
-from fuzz.generate.program_builder import Builder
-from fuzz.generate.scenes.scene import Given, Scene, doubled, like, pieces, real, size_of, twice, whole
+from fuzz.generate.program_builder import ProgramBuilder
+from fuzz.generate.scenes.scene import (
+    Given,
+    Scene,
+    backward_twice,
+    disjoint_slices,
+    like_storage,
+    real_storage,
+    second_derivatives,
+    size_of,
+    whole_view,
+)
 from fuzz.ir.nodes import Argument, Root, View
 
 
 def _three(choices: Choices) -> Given:
     """A tensor with a history, one without, and one more that requires grad."""
-    storage = real(choices, size_of(choices), requires_grad=True, leaf=False)
+    storage = real_storage(choices, size_of(choices), requires_grad=True, leaf=False)
     plain = replace(storage, requires_grad=False, leaf=True, seed=choices.integer(0, 12))
-    other = like(storage, choices, choices.pick(((), storage.size)))
+    other = like_storage(storage, choices, choices.pick(((), storage.size)))
     return [storage, plain, other], [Root(0), Root(1), Root(2)]
 
 
 def _row(choices: Choices) -> Given:
     """A tensor with a history that has several rows."""
-    storage = real(choices, size_of(choices, 3), requires_grad=True, leaf=False)
+    storage = real_storage(choices, size_of(choices, 3), requires_grad=True, leaf=False)
     return [storage], [Root(0)]
 
 
-def _in_places(builder: Builder) -> None:
+def _in_places(builder: ProgramBuilder) -> None:
     """Two parts of a tensor are written to, the latter perhaps by what its own derivative reads."""
     choices = builder.choices
     length = builder.state.meta("a0").size[0]
@@ -44,30 +54,32 @@ _READ = ("exp_", "tanh_", "sigmoid_")  # whose derivatives read what they have w
 def _cube(choices: Choices) -> Given:
     """A tensor with a history, dimensions of which have one length."""
     n = choices.integer(2, 3)
-    storage = real(choices, choices.pick(((n, n), (n, n, n), (2, n, n))), requires_grad=True, leaf=False)
+    storage = real_storage(
+        choices, choices.pick(((n, n), (n, n, n), (2, n, n))), requires_grad=True, leaf=False
+    )
     return [storage], [Root(0)]
 
 
 def _pair(choices: Choices) -> Given:
     """Two that require grad."""
-    storage = real(choices, size_of(choices), requires_grad=True, leaf=choices.chance(0.5))
-    return [storage, like(storage, choices)], [Root(0), Root(1)]
+    storage = real_storage(choices, size_of(choices), requires_grad=True, leaf=choices.chance(0.5))
+    return [storage, like_storage(storage, choices)], [Root(0), Root(1)]
 
 
-def _linear(builder: Builder) -> None:
+def _linear(builder: ProgramBuilder) -> None:
     """What keeps nothing that a backward needs, and frees something all the same: a factor, a size."""
     choices, value = builder.choices, "a0"
     for _ in range(choices.integer(1, 2)):
         value = append(builder, choices.pick(_LINEAR), (value,)) or value
     if choices.chance(0.5):
         append(builder, choices.pick(("add", "sub")), (value, "a1"))
-    builder.room = 0
+    builder.budget = 0
 
 
 _LINEAR = (*("mul_number",) * 3, "neg", "sum", "clone", "unsqueeze")
 
 
-def _straight_and_curved(builder: Builder) -> None:
+def _straight_and_curved(builder: ProgramBuilder) -> None:
     """One gradient has a derivative, and one has none."""
     choices = builder.choices
     one = append(builder, choices.pick(("mul_number", "neg", "sum")), ("a0",))
@@ -78,13 +90,13 @@ def _straight_and_curved(builder: Builder) -> None:
 
 def _view(choices: Choices) -> Given:
     """A view of a leaf or of what has a history."""
-    storage = real(choices, size_of(choices), requires_grad=True, leaf=choices.chance(0.5))
-    return [storage], [whole(0, storage, choices.pick(("view", "no_grad", "multi")))]
+    storage = real_storage(choices, size_of(choices), requires_grad=True, leaf=choices.chance(0.5))
+    return [storage], [whole_view(0, storage, choices.pick(("view", "no_grad", "multi")))]
 
 
 def _gaps(choices: Choices) -> Given:
     """Every other element of something with a history, and perhaps what lies in between."""
-    storage = real(choices, (choices.integer(5, 8),), requires_grad=True, leaf=False)
+    storage = real_storage(choices, (choices.integer(5, 8),), requires_grad=True, leaf=False)
     count = (storage.size[0] + 1) // 2
     given: list[Argument] = [View(0, (count,), (2,), 0)]
     if choices.chance(0.6):
@@ -95,12 +107,12 @@ def _gaps(choices: Choices) -> Given:
 def _beside(choices: Choices) -> Given:
     """Two pieces of something with a history, of which one is hidden from autograd."""
     length = choices.integer(1, 3)
-    storage = real(choices, (2 * length,), requires_grad=True, leaf=False)
-    followed, hidden = pieces(0, 2, length)
+    storage = real_storage(choices, (2 * length,), requires_grad=True, leaf=False)
+    followed, hidden = disjoint_slices(0, 2, length)
     return [storage], [followed, replace(hidden, via=choices.pick(("detach", "data")))]
 
 
-def _both(builder: Builder) -> None:
+def _both(builder: ProgramBuilder) -> None:
     """Each is written to."""
     names = ["a0", "a1"] if builder.choices.chance(0.5) else ["a1", "a0"]
     for name in names:
@@ -108,16 +120,16 @@ def _both(builder: Builder) -> None:
 
 
 SCENES = (
-    Scene(_three, gradients.cut_off),
-    Scene(_row, _in_places, doubled),
-    Scene(_cube, aliasing.turned),
-    Scene(_cube, aliasing.turned, doubled),
-    Scene(_pair, gradients.forked, doubled),
-    Scene(_pair, _linear, twice),
-    Scene(_pair, _linear, twice),
-    Scene(_pair, gradients.summed, doubled),
-    Scene(_view, gradients.overtaken),
-    Scene(_gaps, aliasing.beside),
+    Scene(_three, gradients.detach_beside_write),
+    Scene(_row, _in_places, second_derivatives),
+    Scene(_cube, aliasing.write_and_lay_out_anew),
+    Scene(_cube, aliasing.write_and_lay_out_anew, second_derivatives),
+    Scene(_pair, gradients.fork_and_meet, second_derivatives),
+    Scene(_pair, _linear, backward_twice),
+    Scene(_pair, _linear, backward_twice),
+    Scene(_pair, gradients.sum_gradients, second_derivatives),
+    Scene(_view, gradients.write_after_view),
+    Scene(_gaps, aliasing.write_between_elements),
     Scene(_beside, _both),
-    Scene(_pair, _straight_and_curved, doubled),
+    Scene(_pair, _straight_and_curved, second_derivatives),
 )

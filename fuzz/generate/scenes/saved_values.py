@@ -7,8 +7,17 @@ from fuzz.choices import Choices
 from fuzz.generate.arguments import columns
 from fuzz.generate.motifs import saved_tensors
 from fuzz.generate.motifs.helpers import append, append_product, write
-from fuzz.generate.program_builder import Builder
-from fuzz.generate.scenes.scene import Given, Scene, like, pieces, real, size_of, watched, whole
+from fuzz.generate.program_builder import ProgramBuilder
+from fuzz.generate.scenes.scene import (
+    Given,
+    Scene,
+    disjoint_slices,
+    like_storage,
+    real_storage,
+    size_of,
+    whole_view,
+    write_and_differentiate,
+)
 from fuzz.ir.nodes import Argument, Require, Root, Step, Storage, Tree, View
 from oracles.observation.steps import Backward
 
@@ -20,52 +29,52 @@ def _of_complex(choices: Choices) -> Given:
     storage = Storage(dtype, (count * length,), choices.integer(0, 12))
     followed = Storage(parts, choices.pick(((), (2,), (length, 2))), choices.integer(0, 12), True)
     via = choices.pick(("view", "detach"))
-    return [storage, followed], [*pieces(0, count, length, via), Root(1)]
+    return [storage, followed], [*disjoint_slices(0, count, length, via), Root(1)]
 
 
 def _counted_apart(choices: Choices) -> Given:
     """A tensor, an alias that has a version counter of its own, and something that requires grad."""
-    storage = real(choices, size_of(choices))
-    given: list[Argument] = [Root(0), whole(0, storage, "data")]
+    storage = real_storage(choices, size_of(choices))
+    given: list[Argument] = [Root(0), whole_view(0, storage, "data")]
     if choices.chance(0.5):
         given.reverse()
-    return [storage, like(storage, choices)], [*given, Root(1)]
+    return [storage, like_storage(storage, choices)], [*given, Root(1)]
 
 
 def _inferred(choices: Choices) -> Given:
     """A tensor that was made in inference mode, and something that requires grad."""
-    storage = real(choices, size_of(choices), inference=True)
-    shown = Root(0) if choices.chance(0.5) else whole(0, storage)
-    return [storage, like(storage, choices)], [shown, Root(1)]
+    storage = real_storage(choices, size_of(choices), inference=True)
+    shown = Root(0) if choices.chance(0.5) else whole_view(0, storage)
+    return [storage, like_storage(storage, choices)], [shown, Root(1)]
 
 
 def _side_by_side(choices: Choices) -> Given:
     """Pieces of a buffer of which none begins where it does, often what has them all, and something that
     requires grad."""
     length = choices.integer(1, 3)
-    storage = real(choices, (2 * length + choices.integer(1, 2),))
+    storage = real_storage(choices, (2 * length + choices.integer(1, 2),))
     start = storage.size[0] - 2 * length
     ends = [View(0, (length,), (1,), start, "view"), View(0, (length,), (1,), start + length, "view")]
     if choices.chance(0.5):
         ends.reverse()
     if choices.chance(0.7):
         ends.append(View(0, (2 * length,), (1,), start, "view"))
-    return [storage, like(storage, choices, (length,))], [*ends, Root(1)]
+    return [storage, like_storage(storage, choices, (length,))], [*ends, Root(1)]
 
 
 def _plain(choices: Choices) -> Given:
     """A tensor, and something that requires grad."""
-    storage = real(choices, (choices.integer(4, 6),) if choices.chance(0.5) else size_of(choices))
-    return [storage, like(storage, choices, choices.pick(((), storage.size)))], [Root(0), Root(1)]
+    storage = real_storage(choices, (choices.integer(4, 6),) if choices.chance(0.5) else size_of(choices))
+    return [storage, like_storage(storage, choices, choices.pick(((), storage.size)))], [Root(0), Root(1)]
 
 
 def _alone(choices: Choices) -> Given:
     """A tensor, all of it or a view of that."""
-    storage = real(choices, size_of(choices))
-    return [storage], [Root(0) if choices.chance(0.7) else whole(0, storage)]
+    storage = real_storage(choices, size_of(choices))
+    return [storage], [Root(0) if choices.chance(0.7) else whole_view(0, storage)]
 
 
-def _hidden(builder: Builder) -> None:
+def _hidden(builder: ProgramBuilder) -> None:
     """What is kept has a version counter of its own, or is a part of what is written to."""
     choices = builder.choices
     name = append(builder, choices.pick(("data", "data", "detach")), ("a0",))
@@ -75,12 +84,12 @@ def _hidden(builder: Builder) -> None:
 
 def _two(choices: Choices) -> Given:
     """Something with a history, and two tensors that have none."""
-    storage = real(choices, size_of(choices), requires_grad=True, leaf=False)
+    storage = real_storage(choices, size_of(choices), requires_grad=True, leaf=False)
     plain = Storage(storage.dtype, storage.size[1:], choices.integer(0, 12))
     return [storage, plain], [Root(0), Root(1)]
 
 
-def _part_by_another(builder: Builder) -> None:
+def _part_by_another(builder: ProgramBuilder) -> None:
     """A part is written to by what reads another tensor."""
     choices = builder.choices
     part = append(builder, "select", ("a0",), dim=0, index=choices.integer(0, 1))
@@ -91,11 +100,11 @@ def _part_by_another(builder: Builder) -> None:
 def _within(choices: Choices) -> Given:
     """A piece of a buffer that has something before it and after it."""
     length = choices.integer(1, 3)
-    storage = real(choices, (length + 4,), choices.chance(0.4), leaf=False)
+    storage = real_storage(choices, (length + 4,), choices.chance(0.4), leaf=False)
     return [storage], [View(0, (length,), (1,), 2, choices.pick(("view", "detach")))]
 
 
-def _around(builder: Builder) -> None:
+def _around(builder: ProgramBuilder) -> None:
     """What lies around a piece is shown after that was written to."""
     choices, meta = builder.choices, builder.state.meta("a0")
     write(builder, "a0", ("mul_number_", "add_number_", "sin_"))
@@ -114,7 +123,7 @@ def _in_columns(choices: Choices) -> Given:
     return [storage], given
 
 
-def _one_by_one(builder: Builder) -> None:
+def _one_by_one(builder: ProgramBuilder) -> None:
     """One is written to, and all are read."""
     choices = builder.choices
     names = [name for name, _ in builder.pool]
@@ -123,7 +132,7 @@ def _one_by_one(builder: Builder) -> None:
         append(builder, choices.pick(("mul_number", "sin", "neg")), (name,))
 
 
-def _viewed_and_written(builder: Builder) -> None:
+def _viewed_and_written(builder: ProgramBuilder) -> None:
     """A tensor is written to after a view of it was taken, or before."""
     choices = builder.choices
     views = ("view", "alias", "unsqueeze", "slice", "select", "transpose")
@@ -142,11 +151,11 @@ def _required(choices: Choices, state: AbstractState, returns: Tree) -> tuple[St
 def _factors(choices: Choices) -> Given:
     """Two matrices that require grad."""
     m, n = choices.integer(2, 4), choices.integer(2, 4)
-    first = real(choices, (m, n), requires_grad=True, leaf=choices.chance(0.5))
-    return [first, like(first, choices, (n, m))], [Root(0), Root(1)]
+    first = real_storage(choices, (m, n), requires_grad=True, leaf=choices.chance(0.5))
+    return [first, like_storage(first, choices, (n, m))], [Root(0), Root(1)]
 
 
-def _kept_by_several(builder: Builder) -> None:
+def _kept_by_several(builder: ProgramBuilder) -> None:
     """A value that is costly to compute is kept by what made it, and for each of two results."""
     choices = builder.choices
     product = append(builder, "mm", ("a0", "a1"))
@@ -166,13 +175,13 @@ def _by_one(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step
 SCENES = (
     Scene(_factors, _kept_by_several, _by_one),
     Scene(_alone, _viewed_and_written, _required),
-    Scene(_plain, _hidden, watched(("a0",))),
-    Scene(_two, _part_by_another, watched(("a1",))),
+    Scene(_plain, _hidden, write_and_differentiate(("a0",))),
+    Scene(_two, _part_by_another, write_and_differentiate(("a1",))),
     Scene(_within, _around),
     Scene(_in_columns, _one_by_one),
-    Scene(_of_complex, saved_tensors.beside_written),
-    Scene(_counted_apart, saved_tensors.kept_twice, watched(("a0", "a1"))),
-    Scene(_inferred, saved_tensors.recomputed, watched(("a0",))),
-    Scene(_side_by_side, saved_tensors.first_read_later),
-    Scene(_plain, saved_tensors.recomputed, watched(("a0",))),
+    Scene(_of_complex, saved_tensors.save_beside_write),
+    Scene(_counted_apart, saved_tensors.save_two_aliases, write_and_differentiate(("a0", "a1"))),
+    Scene(_inferred, saved_tensors.recompute_of_written, write_and_differentiate(("a0",))),
+    Scene(_side_by_side, saved_tensors.read_first_in_backward),
+    Scene(_plain, saved_tensors.recompute_of_written, write_and_differentiate(("a0",))),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
 from fuzz.generate.later_calls import Change
-from fuzz.generate.program_builder import Builder
+from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.generate.steps import is_writable, results_of
 from fuzz.ir.nodes import Argument, Step, Storage, Tree, View, Write
 from fuzz.operators.layout import contiguous
@@ -33,12 +33,12 @@ class Scene:
     """
 
     arguments: Callable[[Choices], Given]
-    motif: Callable[[Builder], object]
+    motif: Callable[[ProgramBuilder], object]
     steps: Later | None = None
     change: Change | None = None
 
 
-def real(
+def real_storage(
     choices: Choices, size: Size, requires_grad: bool = False, leaf: bool = True, inference: bool = False
 ) -> Storage:
     """An allocation of real numbers."""
@@ -46,7 +46,7 @@ def real(
     return Storage(dtype, size, seed, requires_grad, leaf, inference=inference)
 
 
-def like(storage: Storage, choices: Choices, size: Size | None = None) -> Storage:
+def like_storage(storage: Storage, choices: Choices, size: Size | None = None) -> Storage:
     """Numbers of a storage's dtype that require grad, and lie elsewhere."""
     shape = storage.size if size is None else size
     return Storage(storage.dtype, shape, choices.integer(0, 12), True, choices.chance(0.5))
@@ -58,29 +58,29 @@ def size_of(choices: Choices, least: int = 2) -> Size:
     return (first,) if choices.chance(0.5) else (first, choices.integer(2, 4))
 
 
-def whole(number: int, storage: Storage, via: str = "view") -> View:
+def whole_view(number: int, storage: Storage, via: str = "view") -> View:
     """A view of all of a root."""
     return View(number, storage.size, contiguous(storage.size), 0, via)
 
 
-def pieces(number: int, count: int, length: int, via: str = "view") -> list[View]:
+def disjoint_slices(number: int, count: int, length: int, via: str = "view") -> list[View]:
     """Slices of a flat storage that share no element."""
     return [View(number, (length,), (1,), i * length, via) for i in range(count)]
 
 
-def doubled(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
+def second_derivatives(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
     """Second derivatives."""
     roots = None if choices.chance(0.7) else (choices.integer(0, 3),)
     return (Backward(roots, "double", True),)
 
 
-def twice(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
+def backward_twice(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
     """A backward after one that has freed what it could."""
     roots = None if choices.chance(0.5) else (choices.integer(0, 3),)
     return Backward(roots), Backward(roots)
 
 
-def watched(names: Sequence[str]) -> Later:
+def write_and_differentiate(names: Sequence[str]) -> Later:
     """A write to one of some tensors, and backwards from each result, which notice it or do not."""
 
     def steps(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:

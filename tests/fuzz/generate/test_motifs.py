@@ -43,21 +43,25 @@ def test_motifs_come_with_what_they_are_for() -> None:
 BY_NAME = {motif.__name__: motif for motif in MOTIFS}
 # What the last statements of each are, where all of it was taken.
 ENDS: dict[str, tuple[set[str], ...]] = {
-    "across": ({"mul_number_", "add_number_"}, {"resize_"}, {"mul_number"}),
-    "filled": ({"mul_resized_out"},),
-    "cycled": ({"permute"}, {"permute"}, {"cumsum_", "tril_", "triu_", "renorm_"}),
-    "reread": ({"view_as_real", "view_dtype"}, {"transpose"}, {"cumsum_", "tril_", "triu_", "renorm_"}),
-    "summed": ({"add"}, {"sin", "exp", "tanh", "square"}),
-    "multiplied": ({"mul_"}, {"sin", "exp", "tanh", "square"}),
-    "cut_off": ({"mul_number"}, {"sum"}, {"add"}, {"detach_"}),
-    "joined": ({"mul_"}, {"mul_number"}),
-    "overtaken": ({"unsqueeze"}, {"mul_number_", "add_number_"}),
-    "piece": ({"sin", "cos", "tanh"}, {"add"}),
-    "redrawn": ({"sin", "exp", "tanh", "square"}, {"rand_like", "randn_like"}),
-    "beside_written": ({"mul_number_", "add_number_"}, {"view_as_real"}, {"mul"}),
-    "kept_twice": ({"mul", "square"}, {"mul"}),
-    "recomputed": ({"sin"}, {"cos"}, {"mul"}, {"mul"}),
-    "first_read_later": ({"mul_number_", "add_number_"}, {"function_later"}),
+    "grow_over_neighbour": ({"mul_number_", "add_number_"}, {"resize_"}, {"mul_number"}),
+    "fill_empty_argument": ({"mul_resized_out"},),
+    "write_cycled_cube": ({"permute"}, {"permute"}, {"cumsum_", "tril_", "triu_", "renorm_"}),
+    "write_reread_numbers": (
+        {"view_as_real", "view_dtype"},
+        {"transpose"},
+        {"cumsum_", "tril_", "triu_", "renorm_"},
+    ),
+    "sum_gradients": ({"add"}, {"sin", "exp", "tanh", "square"}),
+    "multiply_view": ({"mul_"}, {"sin", "exp", "tanh", "square"}),
+    "detach_beside_write": ({"mul_number"}, {"sum"}, {"add"}, {"detach_"}),
+    "join_view_to_history": ({"mul_"}, {"mul_number"}),
+    "write_after_view": ({"unsqueeze"}, {"mul_number_", "add_number_"}),
+    "read_piece_twice": ({"sin", "cos", "tanh"}, {"add"}),
+    "draw_in_backward": ({"sin", "exp", "tanh", "square"}, {"rand_like", "randn_like"}),
+    "save_beside_write": ({"mul_number_", "add_number_"}, {"view_as_real"}, {"mul"}),
+    "save_two_aliases": ({"mul", "square"}, {"mul"}),
+    "recompute_of_written": ({"sin"}, {"cos"}, {"mul"}, {"mul"}),
+    "read_first_in_backward": ({"mul_number_", "add_number_"}, {"function_later"}),
 }
 
 
