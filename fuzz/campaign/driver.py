@@ -37,7 +37,7 @@ from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Death, Doing, Event, Failure, Job, Workers
 from fuzz.errors import StoreError, WorkersLost
-from fuzz.execute.case import likewise
+from fuzz.execute.case import shared_difference
 from fuzz.features.traits import traits
 from fuzz.safe_text import shell_command
 from fuzz.targets.catalog import find
@@ -396,7 +396,7 @@ def judge_death(dead: Seen, event: Event, other: str) -> Seen:
     seen = _unable(event) if isinstance(event, Failure) else understand(event)
     if not seen.kind:
         return dead
-    return Seen("poisoned", "", (), likewise(other, seen.reason), dead.seconds)
+    return Seen("poisoned", "", (), shared_difference(other, seen.reason), dead.seconds)
 
 
 def _unable(event: Failure) -> Seen:

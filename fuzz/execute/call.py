@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from fuzz.corpus import case_file
-from fuzz.execute.process_state import Change, Surroundings, lowered
+from fuzz.execute.process_state import Change, ProcessState, recursion_limit_lowered
 from fuzz.ir.nodes import Scenario
 from fuzz.program.printer import Make
 from fuzz.targets.target import Function, Target
@@ -32,13 +32,13 @@ from oracles.rerun.random_rounding import RandomRounding
 from oracles.rerun.replay_rng import RecordDraws, ReplayDraws
 
 
-class Escape(Exception):
+class EscapedException(Exception):
     """A target raised SystemExit, KeyboardInterrupt or the like, which is no way to end a call."""
 
     __module__ = "fuzz.call"  # as signatures of findings have it
 
 
-Word = Literal["agree", "poisoned", "finding", "refused"]
+OutcomeName = Literal["agree", "poisoned", "finding", "refused"]
 SEED = 0
 LACKS = "lacks "  # begins the reason of a refusal that a target announces: `Target.lacks`, `Target.declines`
 # How long one of two threads runs before the other has its turn: a thousand turns in a short compilation,
@@ -55,7 +55,7 @@ class Result:
     may run in this process, and `comparable` whether a later call of this case finds what it finds in eager.
     """
 
-    outcome: Word
+    outcome: OutcomeName
     findings: tuple[Finding, ...] = ()
     reason: str = ""
     seconds: float = 0.0
@@ -83,7 +83,7 @@ Twin = tuple[Function, Make, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CallSpec:
     """One call of a function: what makes its arguments, how it is made, and what is done after it.
 
     `exact` gives the same function and arguments in double precision; it is None, or gives None, where there
@@ -98,18 +98,18 @@ class Trial:
     exact: Callable[[], Twin | None] | None = None
     mode: Callable[[], AbstractContextManager[object]] | None = None
     state: object = None
-    anew: Callable[[], tuple[Function, Sequence[Trial]]] | None = None
+    anew: Callable[[], tuple[Function, Sequence[CallSpec]]] | None = None
     number: int = 0
 
 
-Standard = Callable[[Function], Function]
+Baseline = Callable[[Function], Function]
 
 
 def eager_itself(function: Function) -> Function:
     return function
 
 
-def in_one_thread(trial: Trial) -> Trial:
+def in_one_thread(trial: CallSpec) -> CallSpec:
     return replace(trial, scenario=replace(trial.scenario, threads=False))
 
 
@@ -153,33 +153,33 @@ def _in_short(error: BaseException) -> str:
     return f"{type(error).__name__}: {(message_of(error).splitlines() or [''])[0]}"
 
 
-def judged_call(
-    trial: Trial,
-    standard: Standard,
+def judge_call(
+    trial: CallSpec,
+    standard: Baseline,
     function: Function,
-    compiled: Compiled,
-    own: Trial,
+    compiled: LazyCompiled,
+    own: CallSpec,
     *,
     elsewhere: bool = False,
 ) -> Result:
     """What becomes of one call: `function` is what the standard made. The target is given its `own`, which
     may be the same call `elsewhere`, on another device: then only what draws nothing can be compared."""
     try:
-        eager = observed(trial, function)
+        eager = run_and_observe(trial, function)
         _settle()
     except Exception as error:
         if _settled():
             raise
         return Result("poisoned", reason=f"eager breaks the device: {_in_short(error)}", intact=False)
-    before, surroundings = compiled.runs, Surroundings()
+    before, surroundings = compiled.runs, ProcessState()
     try:
         with _garbage_kept():
             # Of a function in pieces some have run before one is refused, so that nothing need be as before.
             has_clause = standard is eager_itself and not compiled.target.in_pieces
             retry = compiled.function if has_clause else None
-            sights = _sights(own, compiled, retry)
+            observations = _observations(own, compiled, retry)
             runs = compiled.runs - before
-            sights = [_without_first_growth(seen, own, compiled) for seen in sights]
+            observations = [_without_first_growth(seen, own, compiled) for seen in observations]
             left = (*compiled.left, *surroundings.left())
             new = surroundings.new_threads()
             if new and not left:
@@ -196,14 +196,14 @@ def judged_call(
     if elsewhere:
         if eager.drew:
             return Result("poisoned", reason="each device draws numbers of its own")
-        sights = [as_on_cpu(seen) for seen in sights]
+        observations = [as_on_cpu(seen) for seen in observations]
 
     def once_more(**options: Any) -> Observation:
         """Eager's call again, with the state that it was made with."""
         if trial.anew is None:
-            return observed(trial, function, **options)
-        other, same = before_it(trial)
-        return observed(same, standard(other), **options)
+            return run_and_observe(trial, function, **options)
+        other, same = replay_earlier_calls(trial)
+        return run_and_observe(same, standard(other), **options)
 
     def in_double() -> Twin | None:
         return None if trial.exact is None else trial.exact()
@@ -215,16 +215,18 @@ def judged_call(
         exact, make, state = twin
         double = replace(trial, make=make, state=state)
         if not eager.drew:
-            return observed(double, standard(exact))
+            return run_and_observe(double, standard(exact))
         noted = RecordDraws()
         once_more(under=noted)
-        return observed(double, standard(exact), under=ReplayDraws(noted.draws))
+        return run_and_observe(double, standard(exact), under=ReplayDraws(noted.draws))
 
     def rounded(seed: int) -> Observation:
         twin = in_double()
         assert twin is not None  # there was a reference
         exact, make, state = twin
-        return observed(replace(trial, make=make, state=state), standard(exact), under=RandomRounding(seed))
+        return run_and_observe(
+            replace(trial, make=make, state=state), standard(exact), under=RandomRounding(seed)
+        )
 
     def control() -> Observation:
         return once_more(terms=True)
@@ -232,28 +234,28 @@ def judged_call(
     def densely() -> Observation:
         return once_more(under=DenseOperands())
 
-    compilers = sights if standard is eager_itself else (eager, *sights)
+    compilers = observations if standard is eager_itself else (eager, *observations)
     # (What a thread does next, nobody knows.)
     intact = not new and (not any(map(_raised, compilers)) or _intact())
     further = (reference, control, densely, rounded) if intact else ()
     exact = compiled.target.exact and not elsewhere
-    verdicts = [judge(eager, seen, *further, exact=exact) for seen in sights]
-    for seen, verdict in zip(sights, verdicts, strict=True):
+    verdicts = [judge(eager, seen, *further, exact=exact) for seen in observations]
+    for seen, verdict in zip(observations, verdicts, strict=True):
         if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
             return Result("finding", verdict.findings, verdict.reason, intact=intact)
-    once = len(sights)
+    once = len(observations)
     if compiled.target.once and runs > once:
         what = "one call" if once == 1 else "two calls at once"
         message = f"runs of the function in {what}: {once} in eager, {runs} in the target"
         finding = Finding("once", "call", str(once), str(runs), message)
         return Result("finding", (finding,), str(finding), intact=intact)
-    comparable = all(_leaves_alike(eager, seen) for seen in sights)
-    for seen in sights:
+    comparable = all(_leaves_alike(eager, seen) for seen in observations)
+    for seen in observations:
         if seen.refused is not None:
             reason = encodable(str(seen.refused))
             return Result("refused", reason=reason, intact=intact, comparable=comparable)
     poisoned = next((verdict for verdict in verdicts if verdict.outcome is Outcome.POISONED), None)
-    word: Word = "agree" if poisoned is None else "poisoned"
+    word: OutcomeName = "agree" if poisoned is None else "poisoned"
     return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact, comparable=comparable)
 
 
@@ -267,30 +269,30 @@ def _leaves_alike(eager: Observation, seen: Observation) -> bool:
     return eager.raised is None or seen.python == eager.python
 
 
-def before_it(trial: Trial) -> tuple[Function, Trial]:
+def replay_earlier_calls(trial: CallSpec) -> tuple[Function, CallSpec]:
     """A call's function and the call, once the calls before it have been made in eager."""
     assert trial.anew is not None
     function, trials = trial.anew()
     for earlier in trials[: trial.number]:
-        observed(earlier, function)
+        run_and_observe(earlier, function)
     return function, trials[trial.number]
 
 
-def _sights(trial: Trial, compiled: Compiled, retry: Function | None) -> Sequence[Observation]:
+def _observations(trial: CallSpec, compiled: LazyCompiled, retry: Function | None) -> Sequence[Observation]:
     """What is seen of a target's call: of each thread that makes it.
 
     A refused one is made of `retry`, in eager, on the same objects.
     """
     if trial.scenario.threads:
         return _in_two_threads(trial, compiled, retry)
-    return [observed(trial, compiled, compiled.target.refusal, retry=retry)]
+    return [run_and_observe(trial, compiled, compiled.target.refusal, retry=retry)]
 
 
-def _threads_of_each_call(trial: Trial, compiled: Compiled) -> tuple[Change, ...]:
+def _threads_of_each_call(trial: CallSpec, compiled: LazyCompiled) -> tuple[Change, ...]:
     """The threads that one more call leaves running: one that starts them once, for all that it does, is in
     its right."""
-    again = Surroundings()
-    observed(trial, compiled, compiled.target.refusal)
+    again = ProcessState()
+    run_and_observe(trial, compiled, compiled.target.refusal)
     new = again.new_threads()
     return (Change("lifetime", "threads that a call leaves running", "none", str(new)),) if new else ()
 
@@ -301,17 +303,17 @@ def _is_the_users(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and not ignored
 
 
-def _without_first_growth(seen: Observation, trial: Trial, compiled: Compiled) -> Observation:
+def _without_first_growth(seen: Observation, trial: CallSpec, compiled: LazyCompiled) -> Observation:
     """What is seen of a call, but for memory that is taken once, such as workspaces of kernels: what leaks is
     more at every call."""
     for _ in range(2):
         if seen.grown > 0 and trial.anew is None:
-            again = observed(trial, compiled, compiled.target.refusal)
+            again = run_and_observe(trial, compiled, compiled.target.refusal)
             seen = replace(seen, grown=min(seen.grown, again.grown))
     return seen
 
 
-def _in_two_threads(trial: Trial, compiled: Compiled, retry: Function | None) -> Sequence[Observation]:
+def _in_two_threads(trial: CallSpec, compiled: LazyCompiled, retry: Function | None) -> Sequence[Observation]:
     """What each of two threads sees that make a call at once.
 
     The second one observes all it will within the call of the first, so that only the calls run together:
@@ -330,7 +332,7 @@ def _in_two_threads(trial: Trial, compiled: Compiled, retry: Function | None) ->
 
     def second() -> None:
         try:
-            sights.append(observed(trial, at_once, compiled.target.refusal, retry=retry))
+            sights.append(run_and_observe(trial, at_once, compiled.target.refusal, retry=retry))
         except BaseException as error:
             errors.append(error)
             gate.abort()
@@ -347,7 +349,7 @@ def _in_two_threads(trial: Trial, compiled: Compiled, retry: Function | None) ->
     interval = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
-        sights.append(observed(trial, first, compiled.target.refusal, retry=retry))
+        sights.append(run_and_observe(trial, first, compiled.target.refusal, retry=retry))
     finally:
         sys.setswitchinterval(interval)
     if errors:
@@ -408,8 +410,8 @@ def _settle() -> None:
         torch.cuda.synchronize()
 
 
-def observed(
-    trial: Trial,
+def run_and_observe(
+    trial: CallSpec,
     function: Function,
     refusal: Refusal | None = None,
     *,
@@ -436,7 +438,7 @@ def observed(
     )
 
 
-def _as_called(function: Function, trial: Trial) -> Function:
+def _as_called(function: Function, trial: CallSpec) -> Function:
     """The function, called as the scenario says: under autocast, or under a function mode."""
     scenario, mode = trial.scenario, trial.mode
     if scenario.autocast is None and not scenario.swapped:
@@ -454,7 +456,7 @@ def _as_called(function: Function, trial: Trial) -> Function:
     return under
 
 
-class Compiled:
+class LazyCompiled:
     """A function that is compiled at its first call, so that an exception of the compiler is observed like
     one of the call. `runs` counts how often the function itself was run by a target that promises to run it
     once."""
@@ -482,11 +484,11 @@ class Compiled:
         except Exception:
             raise
         except BaseException as error:
-            raise Escape(f"{type(error).__name__}: {message_of(error)}") from error
+            raise EscapedException(f"{type(error).__name__}: {message_of(error)}") from error
         finally:
             # At once: looking at what there is calls functions that call functions.
             if sys.getrecursionlimit() < limit:
-                self.left.append(lowered(limit))
+                self.left.append(recursion_limit_lowered(limit))
                 sys.setrecursionlimit(limit)
 
 

@@ -29,18 +29,18 @@ import oracles
 from fuzz.corpus import buckets
 from fuzz.execute.call import (
     LACKS,
-    Compiled,
+    Baseline,
+    CallSpec,
+    LazyCompiled,
+    OutcomeName,
     Result,
-    Standard,
-    Trial,
     Twin,
-    Word,
-    before_it,
     eager_itself,
     in_one_thread,
-    judged_call,
-    observed,
+    judge_call,
+    replay_earlier_calls,
     reset,
+    run_and_observe,
 )
 from fuzz.ir.nodes import (
     BOTH,
@@ -83,7 +83,7 @@ def execute(program: Program, target: Target, *, first: bool = False) -> Result:
 
 
 def execute_trials(
-    function: Function, trials: Sequence[Trial], target: Target, *, first: bool = False
+    function: Function, trials: Sequence[CallSpec], target: Target, *, first: bool = False
 ) -> Result:
     """As `execute`, for any function and the calls of it that are to be tried, in their order.
 
@@ -93,10 +93,10 @@ def execute_trials(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = _held(function, trials, target, eager_itself, first=first)
+            result = _compare_with(function, trials, target, eager_itself, first=first)
             for control in map(find, target.controls):
                 if result.outcome == "finding" and result.intact:
-                    result = _controlled(function, trials, target, control, result)
+                    result = _discount_control(function, trials, target, control, result)
     except BaseException:
         reset(target)
         raise
@@ -116,7 +116,7 @@ def _after_reset(result: Result, target: Target) -> Result:
     return Result("finding", (finding,), str(finding), intact=False)
 
 
-def _loaded(program: Program) -> tuple[Function, list[Trial]]:
+def _loaded(program: Program) -> tuple[Function, list[CallSpec]]:
     loaded = load(program)
     return loaded.f, [_trial(program, loaded, number) for number in range(len(loaded.makes))]
 
@@ -136,9 +136,11 @@ def _on_both(program: Program, target: Target) -> Result:
             warnings.simplefilter("ignore")
             sides = [(function, [in_one_thread(trial) for trial in trials]) for function, trials in sides]
             (function, trials), there = sides
-            result = _held(function, trials, target, eager_itself, there)
+            result = _compare_with(function, trials, target, eager_itself, there)
             if result.outcome == "finding" and result.intact and target.name != "eager":
-                result = _of_the_target(result, _held(function, trials, find("eager"), eager_itself, there))
+                result = _of_the_target(
+                    result, _compare_with(function, trials, find("eager"), eager_itself, there)
+                )
     except BaseException:
         reset(target)
         raise
@@ -151,12 +153,12 @@ def _of_the_target(found: Result, eager: Result) -> Result:
     places = {(one.clause, one.path) for one in eager.findings}
     own = tuple(one for one in found.findings if (one.clause, one.path) not in places)
     if eager.outcome == "finding" and (not own or any(clause == "errors" for clause, _ in places)):
-        reason = likewise("eager", buckets.signature(found.findings))
+        reason = shared_difference("eager", buckets.signature(found.findings))
         return Result("poisoned", reason=reason, intact=found.intact and eager.intact)
     return replace(found, findings=own, reason=str(own[0]), intact=found.intact and eager.intact)
 
 
-def _trial(program: Program, loaded: Loaded, number: int) -> Trial:
+def _trial(program: Program, loaded: Loaded, number: int) -> CallSpec:
     """A call of a program."""
     one = split_calls(program)[number]
 
@@ -169,7 +171,7 @@ def _trial(program: Program, loaded: Loaded, number: int) -> Trial:
         double = load(twin)
         return double.f, double.make, None
 
-    trial = Trial(loaded.makes[number], one.scenario, _steps(one), exact, loaded.mode)
+    trial = CallSpec(loaded.makes[number], one.scenario, _steps(one), exact, loaded.mode)
     if loaded.state is None:
         return trial
     return replace(trial, state=loaded.state, anew=lambda: _loaded(program), number=number)
@@ -186,25 +188,25 @@ def _twin_with_state(program: Program, number: int) -> Twin | None:
     later = tuple(Call(twin.storages, twin.arguments, twin.scenario) for twin in twins[1:])
     function, trials = _loaded(replace(twins[0], later=later))
     for earlier in trials[:number]:
-        observed(earlier, function)
+        run_and_observe(earlier, function)
     return function, trials[number].make, trials[number].state
 
 
-def _controlled(
-    function: Function, trials: Sequence[Trial], target: Target, control: Target, found: Result
+def _discount_control(
+    function: Function, trials: Sequence[CallSpec], target: Target, control: Target, found: Result
 ) -> Result:
     """What is left of a finding when the target is held against one of its controls."""
     reset(target)
     result: Result | None
     try:
-        result = _held(function, trials, target, partial(Compiled, control))
+        result = _compare_with(function, trials, target, partial(LazyCompiled, control))
         reset(target)
         of_its_own: set[tuple[str, str, str]] = set()
         # (What draws otherwise each time cannot be held against, and finds nothing: it is asked what it does
         # to eager instead.)
         if result.outcome != "agree" and _is_of_later_backwards(result):
-            of_its_own = _told(_held(function, trials, control, eager_itself))
-        alike = _is_of_later_backwards(result) and _told(found) == of_its_own
+            of_its_own = _difference_set(_compare_with(function, trials, control, eager_itself))
+        alike = _is_of_later_backwards(result) and _difference_set(found) == of_its_own
     except Exception:
         result = None
     finally:
@@ -223,7 +225,7 @@ def _controlled(
         places = {(one.clause, one.path) for one in result.findings}
         own = tuple(one for one in own if (one.clause, one.path) in places)
     if not own:
-        reason = likewise(control.name, buckets.signature(found.findings))
+        reason = shared_difference(control.name, buckets.signature(found.findings))
         return Result("poisoned", reason=reason, intact=result.intact)
     return replace(found, findings=own, reason=str(own[0]), intact=result.intact)
 
@@ -234,12 +236,12 @@ def _is_of_later_backwards(result: Result) -> bool:
     return all(finding.path.startswith("backward") for finding in result.findings)
 
 
-def _told(result: Result) -> set[tuple[str, str, str]]:
+def _difference_set(result: Result) -> set[tuple[str, str, str]]:
     """What differs from eager, and what there is instead."""
     return {(finding.clause, finding.path, finding.target) for finding in result.findings}
 
 
-def likewise(other: str, what: str) -> str:
+def shared_difference(other: str, what: str) -> str:
     """Why a case proves nothing about a target: another one, its control or eager, does the same.
 
     >>> likewise("eager", "timeout")
@@ -248,12 +250,12 @@ def likewise(other: str, what: str) -> str:
     return f"{other} does it too: {what}"
 
 
-def _held(
+def _compare_with(
     function: Function,
-    trials: Sequence[Trial],
+    trials: Sequence[CallSpec],
     target: Target,
-    standard: Standard,
-    there: tuple[Function, Sequence[Trial]] | None = None,
+    standard: Baseline,
+    there: tuple[Function, Sequence[CallSpec]] | None = None,
     *,
     first: bool = False,
 ) -> Result:
@@ -261,16 +263,16 @@ def _held(
     what the case is on another device, if it is to run `there`."""
     threads = any(trial.scenario.threads for trial in trials)
     if threads and not first:
-        one_thread = _held(function, [in_one_thread(trial) for trial in trials], target, standard)
+        one_thread = _compare_with(function, [in_one_thread(trial) for trial in trials], target, standard)
         if one_thread.outcome == "finding" or not one_thread.intact:
             return one_thread
         reset(target)
     (function, trials), (other, others) = _sides((function, trials), there)
-    told, compiled = standard(function), Compiled(target, other)
+    told, compiled = standard(function), LazyCompiled(target, other)
     elsewhere = there is not None
     results = []
     for number, (trial, own) in enumerate(zip(trials, others, strict=True)):
-        result = judged_call(trial, standard, told, compiled, own, elsewhere=elsewhere)
+        result = judge_call(trial, standard, told, compiled, own, elsewhere=elsewhere)
         if result.outcome == "finding" and threads:
             # Whatever they left half done stays so: no other case may run here.
             return replace(_of("threads", result, number), intact=False)
@@ -291,7 +293,7 @@ def _held(
     return min(results, key=lambda result: _TELLING.index(result.outcome))
 
 
-Side = tuple[Function, Sequence[Trial]]
+Side = tuple[Function, Sequence[CallSpec]]
 
 
 def _sides(side: Side, there: Side | None) -> tuple[Side, Side]:
@@ -305,19 +307,19 @@ def _sides(side: Side, there: Side | None) -> tuple[Side, Side]:
 
 
 def _alone(
-    eager: tuple[Trial, Function],
-    own: tuple[Trial, Function],
+    eager: tuple[CallSpec, Function],
+    own: tuple[CallSpec, Function],
     target: Target,
-    standard: Standard,
+    standard: Baseline,
     elsewhere: bool,
 ) -> Result:
     """What becomes of a later call if the target has compiled nothing before it."""
     (trial, function), (same, other) = eager, own
     if trial.anew is not None:
-        function, trial = before_it(trial)
-        other, same = before_it(same)
-    return judged_call(
-        trial, standard, standard(function), Compiled(target, other), same, elsewhere=elsewhere
+        function, trial = replay_earlier_calls(trial)
+        other, same = replay_earlier_calls(same)
+    return judge_call(
+        trial, standard, standard(function), LazyCompiled(target, other), same, elsewhere=elsewhere
     )
 
 
@@ -345,7 +347,7 @@ def _of(clause: Literal["repeat", "threads"], result: Result, number: int) -> Re
     return Result("finding", findings, str(findings[0]))
 
 
-_TELLING: tuple[Word, ...] = ("refused", "poisoned", "agree")
+_TELLING: tuple[OutcomeName, ...] = ("refused", "poisoned", "agree")
 
 
 _ON_TENSORS: dict[type[TensorStep], type[oracles.Write | oracles.Require]] = {

@@ -52,12 +52,12 @@ class Change:
     after: str
 
 
-def lowered(limit: int) -> Change:
+def recursion_limit_lowered(limit: int) -> Change:
     """A recursion limit that was lowered. (Raising it takes nothing from anybody; Dynamo does.)"""
     return Change("ambient", "the recursion limit", f"{limit}", "lowered")
 
 
-class Surroundings:
+class ProcessState:
     """The state of this process and thread at one moment."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Surroundings:
 
     def _left(self) -> Iterator[Change]:
         if sys.getrecursionlimit() < self._limit:
-            yield lowered(self._limit)
+            yield recursion_limit_lowered(self._limit)
         if _folder() != self._folder:
             yield Change("ambient", "the current folder", _AS_BEFORE, "another")
         if _files() != self._files or any(map(_is_closed, (sys.stdout, sys.stderr))):

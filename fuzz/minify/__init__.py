@@ -22,7 +22,7 @@ import torch
 
 from fuzz.corpus import buckets
 from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
-from fuzz.execute.call import Result, Trial, Twin
+from fuzz.execute.call import CallSpec, Result, Twin
 from fuzz.execute.case import execute_trials
 from fuzz.ir.nodes import Scenario
 from fuzz.minify.compiler_source import printed
@@ -219,14 +219,14 @@ def _tried(recording: Recording, target: Target) -> Result:
     return execute_trials(loaded.f, [_trial(recording, loaded.make)], target)
 
 
-def _trial(recording: Recording, make: Make) -> Trial:
+def _trial(recording: Recording, make: Make) -> CallSpec:
     def exact() -> Twin:
         assert twin is not None
         loaded = load(twin)
         return loaded.f, loaded.make, None
 
     twin = upcast(recording)
-    return Trial(make, _scenario(recording), exact=exact if twin else None)
+    return CallSpec(make, _scenario(recording), exact=exact if twin else None)
 
 
 def _checked(fn: Function, recorded: Recorded, target: Target) -> tuple[Recording, Result]:

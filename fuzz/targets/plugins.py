@@ -24,7 +24,7 @@ from fuzz.errors import TargetError
 from fuzz.features.traits import TRAITS
 from fuzz.patterns import matches
 from fuzz.targets.builtin_targets import SHIPPED, reset_dynamo
-from fuzz.targets.target import CAPABILITIES, Target, nothing
+from fuzz.targets.target import CAPABILITIES, Target, do_nothing
 
 GROUP = "aotfuzz.targets"
 
@@ -56,7 +56,7 @@ def load(name: str) -> Target:
     found = attribute(f"target {name!r}", path, must_be)
     if isinstance(found, Target):
         _check(found, name)
-        reset = reset_if_loaded if found.reset is nothing else found.reset
+        reset = reset_if_loaded if found.reset is do_nothing else found.reset
         return replace(found, name=name, reset=reset)
     return Target(name, path.replace(":", "."), found, reset=reset_if_loaded)
 

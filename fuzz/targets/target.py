@@ -29,7 +29,7 @@ def _no_refusal(_error: BaseException) -> str | None:
     return None
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """For targets that need no preparation and keep no state."""
 
 
@@ -67,10 +67,10 @@ class Target:
     description: str
     compile: Callable[[Function], Function]
     refusal: Callable[[BaseException], str | None] = _no_refusal
-    prepare: Callable[[], None] = nothing
-    reset: Callable[[], None] = nothing
+    prepare: Callable[[], None] = do_nothing
+    reset: Callable[[], None] = do_nothing
     available: Callable[[], str | None] = _available
-    warm: Callable[[], None] = nothing
+    warm: Callable[[], None] = do_nothing
     lacks: tuple[str, ...] = ()
     once: bool = False
     controls: tuple[str, ...] = ()

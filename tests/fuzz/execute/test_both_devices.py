@@ -16,7 +16,7 @@ import torch
 from fuzz.corpus import buckets
 from fuzz.execute import call as call_module
 from fuzz.execute import case as execute_module
-from fuzz.execute.call import Trial
+from fuzz.execute.call import CallSpec
 from fuzz.execute.case import execute
 from fuzz.features.traits import traits
 from fuzz.ir.nodes import BOTH, DEVICES, on_device
@@ -84,9 +84,9 @@ def test_what_agrees_everywhere_agrees(one: Program, second: str) -> None:
 
 def test_devices_are_taken_for_one_another(second: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen_on: list[str] = []
-    observed = call_module.observed
+    observed = call_module.run_and_observe
 
-    def as_on_a_gpu(trial: Trial, *rest: Any, **named: Any) -> Observation:
+    def as_on_a_gpu(trial: CallSpec, *rest: Any, **named: Any) -> Observation:
         seen = observed(trial, *rest, **named)
         if second not in trial.make.__code__.co_consts:
             return seen
@@ -94,7 +94,7 @@ def test_devices_are_taken_for_one_another(second: str, monkeypatch: pytest.Monk
         seen_on.append("cuda")
         return dataclasses.replace(seen, states=states)
 
-    monkeypatch.setattr(call_module, "observed", as_on_a_gpu)
+    monkeypatch.setattr(call_module, "run_and_observe", as_on_a_gpu)
     assert _both(SINE, lambda function: function).outcome == "agree"
     assert len(seen_on) == 3  # eager and the target by themselves, and the latter once more
 

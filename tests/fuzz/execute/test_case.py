@@ -440,14 +440,14 @@ def test_the_same_case_gives_the_same_result() -> None:
 
 def test_a_target_that_leaves_torch_broken_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """The observer runs torch as well, and must not be blamed; it has looked at eager before."""
-    observe = call_module.observed
+    observe = call_module.run_and_observe
 
     def fails_on_targets(program: Program, function: Any, *rest: Any, **options: Any) -> Any:
-        if isinstance(function, call_module.Compiled):
+        if isinstance(function, call_module.LazyCompiled):
             raise RuntimeError("dispatcher lost")
         return observe(program, function, *rest, **options)
 
-    monkeypatch.setattr(call_module, "observed", fails_on_targets)
+    monkeypatch.setattr(call_module, "run_and_observe", fails_on_targets)
     result = execute(SINE, find("eager"))
     assert (result.outcome, result.intact) == ("finding", False)
     assert "all can be looked at in eager, RuntimeError: dispatcher lost in the target" in str(
