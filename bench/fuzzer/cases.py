@@ -139,7 +139,7 @@ def judged(given: Program, target: Target, method: str = OURS) -> Judged:
         signal.alarm(0)
     if result.outcome != "finding":
         return Judged(result.outcome, reason=result.reason, intact=result.intact)
-    clause, signature = buckets.main(result.findings).clause, buckets.signature(result.findings)
+    clause, signature = buckets.primary_finding(result.findings).clause, buckets.signature(result.findings)
     return Judged("finding", clause, signature, result.reason, result.intact)
 
 

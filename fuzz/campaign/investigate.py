@@ -190,7 +190,7 @@ def _confirmed(
     suspect: Suspect, program: Program, seen: Seen, runner: Runner, *, evaluations: int
 ) -> Example:
     """A finding that fresh workers show: in a bucket, with its script tried."""
-    finding = buckets.main(seen.findings)
+    finding = buckets.primary_finding(seen.findings)
     text = repro_script.script(program, suspect.target, finding)
     bucket = buckets.bucket(seen.findings, program)
     state: State = "shown" if runner.shows(text, finding) else "confirmed"
@@ -213,7 +213,9 @@ def _doubtful(suspect: Suspect, runs: list[Seen], runner: Runner, *, evaluations
     replays = [
         "as in the campaign" if alike else _words(seen) for alike, seen in zip(same, runs, strict=True)
     ]
-    text = repro_script.script(suspect.program, suspect.target, buckets.main(suspect.seen.findings))
+    text = repro_script.script(
+        suspect.program, suspect.target, buckets.primary_finding(suspect.seen.findings)
+    )
     bucket = f"{state}/{suspect.seen.signature}"
     return Example(suspect, suspect.program, suspect.seen, bucket, text, state, evaluations, tuple(replays))
 

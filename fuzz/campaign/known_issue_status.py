@@ -8,12 +8,12 @@ from pathlib import Path
 from fuzz.campaign.replay import LEFT_OUT, Replayed, replay
 from fuzz.corpus import case_file
 from fuzz.corpus.case_file import DIFFERS, Case
-from fuzz.corpus.known_issues import Issue, Standing
+from fuzz.corpus.known_issues import Issue, IssueStatus
 
 
 def standings(
     issues: Sequence[Issue], cases: Path, targets: Sequence[str], torch: str, *, jobs_at_once: int = 1
-) -> tuple[Standing, ...]:
+) -> tuple[IssueStatus, ...]:
     """Each known issue on each of the targets that it is about; `cases` is the folder of the recorded cases.
 
     Raises CorpusError if a case that an issue names cannot be read.
@@ -31,10 +31,10 @@ def standings(
     return tuple(found)
 
 
-def unchecked(issues: Sequence[Issue], targets: Sequence[str], torch: str) -> tuple[Standing, ...]:
+def unchecked(issues: Sequence[Issue], targets: Sequence[str], torch: str) -> tuple[IssueStatus, ...]:
     """The same without running anything, for a campaign that was cut short."""
     return tuple(
-        Standing(issue, target, "unchecked", "the campaign was not complete")
+        IssueStatus(issue, target, "unchecked", "the campaign was not complete")
         if issue.concerns(torch)
         else _elsewhere(issue, target)
         for issue in issues
@@ -43,24 +43,24 @@ def unchecked(issues: Sequence[Issue], targets: Sequence[str], torch: str) -> tu
     )
 
 
-def _standing(issue: Issue, target: str, torch: str, row: Replayed | None) -> Standing:
+def _standing(issue: Issue, target: str, torch: str, row: Replayed | None) -> IssueStatus:
     """What the run of its case says of an issue; None if there was none."""
     if not issue.concerns(torch):
         return _elsewhere(issue, target)
     if row is None:
-        return Standing(issue, target, "unchecked", "no recorded case is named")
+        return IssueStatus(issue, target, "unchecked", "no recorded case is named")
     if row.outcome == LEFT_OUT:
-        return Standing(issue, target, "unchecked", f"{issue.case}: {row.reason}")
+        return IssueStatus(issue, target, "unchecked", f"{issue.case}: {row.reason}")
     differs = row.outcome == "finding"
     if issue.expected != DIFFERS:
         if differs:
-            return Standing(issue, target, "back", f"{issue.case} differs again: {row.bucket}")
-        return Standing(issue, target, "fixed", f"{issue.case}: {row.outcome}")
+            return IssueStatus(issue, target, "back", f"{issue.case} differs again: {row.bucket}")
+        return IssueStatus(issue, target, "fixed", f"{issue.case}: {row.outcome}")
     if differs and row.same_bucket:
-        return Standing(issue, target, "reproduces", f"{issue.case} shows it")
+        return IssueStatus(issue, target, "reproduces", f"{issue.case} shows it")
     said = f"another bucket: {row.bucket}" if differs else row.outcome
-    return Standing(issue, target, "gone", f"{issue.case} no longer shows it: {said}")
+    return IssueStatus(issue, target, "gone", f"{issue.case} no longer shows it: {said}")
 
 
-def _elsewhere(issue: Issue, target: str) -> Standing:
-    return Standing(issue, target, "elsewhere", f"is about torch {issue.torch}")
+def _elsewhere(issue: Issue, target: str) -> IssueStatus:
+    return IssueStatus(issue, target, "elsewhere", f"is about torch {issue.torch}")

@@ -193,7 +193,7 @@ class Ledger:
                 key = (group.target, example.bucket)
                 old = found.get(key)
                 if old is None:
-                    clause = buckets.main(example.seen.findings).clause
+                    clause = buckets.primary_finding(example.seen.findings).clause
                     found[key] = Bucket(example.bucket, group.target, clause, 1, index, at, example)
                 else:
                     smaller = min(old.example, example, key=_size)
@@ -221,7 +221,7 @@ def raw(suspect: Suspect) -> Example:
         program=suspect.program,
         seen=suspect.seen,
         bucket=f"unreduced/{suspect.seen.signature}",
-        script=script.script(suspect.program, suspect.target, buckets.main(suspect.seen.findings)),
+        script=script.script(suspect.program, suspect.target, buckets.primary_finding(suspect.seen.findings)),
         state="unreduced",
         evaluations=0,
     )

@@ -49,7 +49,7 @@ def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
         case,
         program=program,
         bucket=found.bucket,
-        clause=buckets.main(found.seen.findings).clause,
+        clause=buckets.primary_finding(found.seen.findings).clause,
         torch=torch.__version__.split("+")[0],
         origin=replace(case.origin, target=target),
         expected={**case.expected, target: case_file.DIFFERS},

@@ -20,7 +20,7 @@ from fuzz.campaign.refusal_rate import reticent
 from fuzz.campaign.store import Store
 from fuzz.campaign.workers import handlers
 from fuzz.corpus import case_file
-from fuzz.corpus.known_issues import Standing
+from fuzz.corpus.known_issues import IssueStatus
 
 # How many stretches of time the course of a campaign is drawn with.
 STRETCHES = 60
@@ -66,7 +66,7 @@ class Summary:
     tallies: dict[str, Tally]
     buckets: list[Bucket]
     files: dict[tuple[str, str], tuple[str, str]]
-    known: tuple[Standing, ...]
+    known: tuple[IssueStatus, ...]
     coverage: Coverage
     course: tuple[Stretch, ...]
     memory: tuple[Growth, ...]
@@ -78,7 +78,7 @@ class Summary:
         """A count over all targets."""
         return sum(int(getattr(tally, name)) for tally in self.tallies.values())
 
-    def standing(self, bucket: Bucket) -> Standing | None:
+    def standing(self, bucket: Bucket) -> IssueStatus | None:
         """The known issue that a bucket belongs to, None if it is new."""
         for standing in self.known:
             if standing.covers(bucket.target, bucket.name, bucket.example.program):
@@ -91,7 +91,7 @@ class Summary:
         return [bucket for bucket in self.buckets if self.standing(bucket) is None]
 
     @property
-    def gone(self) -> list[Standing]:
+    def gone(self) -> list[IssueStatus]:
         """The known issues that were looked for and no longer reproduce."""
         return [standing for standing in self.known if standing.state == "gone"]
 
@@ -128,7 +128,7 @@ def summarize(
         tallies=books_.tallies,
         buckets=found,
         files=_files(store, found),
-        known=tuple(Standing.from_json(entry) for entry in store.get("known")),
+        known=tuple(IssueStatus.from_json(entry) for entry in store.get("known")),
         coverage=Coverage(store.traits(), store.pairs()),
         course=_course(store, found, samples),
         memory=growth(samples, store.elapsed),
@@ -143,7 +143,7 @@ def recorded(bucket: Bucket, configuration: Configuration, torch_version: str) -
     from fuzz.corpus import buckets
 
     example = bucket.example
-    finding = buckets.main(example.seen.findings)
+    finding = buckets.primary_finding(example.seen.findings)
     origin = case_file.Origin(bucket.target, configuration.seed, example.suspect.index, configuration.profile)
     return case_file.Case(
         program=example.program,

@@ -78,7 +78,7 @@ _GIST_WORDS = 10
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-def main(findings: Sequence[Finding]) -> Finding:
+def primary_finding(findings: Sequence[Finding]) -> Finding:
     """The finding that the others follow from, as far as clauses can tell. `findings` must not be empty."""
     return min(findings, key=_rank)
 
@@ -96,7 +96,7 @@ def signature(findings: Sequence[Finding]) -> str:
     >>> signature([Finding("strides", "out", "(1, 2)", "(2, 1)", "strides of out: (1, 2) in eager, ...")])
     'strides/strides of out'
     """
-    finding = main(findings)
+    finding = primary_finding(findings)
     if finding.clause == "errors":
         place = _ROOTS.sub("", finding.path)
         return f"errors/{place}: {_how_it_ended(finding)}"

@@ -82,7 +82,7 @@ class Issue:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class IssueStatus:
     """What became of a known issue on a target: `said` is one sentence.
 
     "reproduces": its case still shows it. "gone": it does not. "unchecked": it names no case. "elsewhere":
@@ -100,7 +100,7 @@ class Standing:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Standing:
+    def from_json(cls, data: Mapping[str, Any]) -> IssueStatus:
         """The standing that `to_json` gave."""
         issue: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data["issue"].items()

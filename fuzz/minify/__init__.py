@@ -154,7 +154,8 @@ def _script(
     bit."""
     tries = (compiler,) if compiler.exact else (compiler, replace(compiler, exact=True))
     texts = [
-        script.recorded(render(recording), _scenario(recording), one, buckets.main(findings)) for one in tries
+        script.recorded(render(recording), _scenario(recording), one, buckets.primary_finding(findings))
+        for one in tries
     ]
     shown = next((text for text in texts if _shows(text, target)), None)
     return shown or texts[0], shown is not None

@@ -20,7 +20,7 @@ from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.memory_gauge import MIB
 from fuzz.campaign.progress import duration
 from fuzz.corpus import buckets
-from fuzz.corpus.known_issues import Standing
+from fuzz.corpus.known_issues import IssueStatus
 from fuzz.features.program_features import FEATURES
 from fuzz.features.traits import OPERATOR, TRAITS
 from fuzz.operators import OPERATORS
@@ -49,7 +49,7 @@ class _Entry:
     bucket: Bucket
     anchor: str
     state: str
-    standing: Standing | None
+    standing: IssueStatus | None
     findings: Sequence[Any]
     message: str
     files: tuple[str, str] | None
@@ -122,7 +122,7 @@ def _entries(summary: Summary) -> list[_Entry]:
                 state=_STATES[example.state],
                 standing=summary.standing(bucket),
                 findings=example.seen.findings[:8],
-                message=buckets.main(example.seen.findings).message,
+                message=buckets.primary_finding(example.seen.findings).message,
                 files=summary.files.get((bucket.target, bucket.name)),
                 source=source,
                 script=script,

@@ -90,7 +90,7 @@ def _buckets(summary: Summary) -> list[dict[str, Any]]:
                 "evaluations": bucket.example.evaluations,
                 "replays": list(bucket.example.replays),
                 "known": None if (standing := summary.standing(bucket)) is None else standing.issue.title,
-                "message": buckets.main(bucket.example.seen.findings).message,
+                "message": buckets.primary_finding(bucket.example.seen.findings).message,
             }
         )
     return rows

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fuzz.campaign.ledger import Bucket
     from fuzz.campaign.replay import Replayed
     from fuzz.campaign.summary import Summary
-    from fuzz.corpus.known_issues import Standing
+    from fuzz.corpus.known_issues import IssueStatus
 
 # How many buckets are shown with their source; the rest are in the table and in their files.
 SHOWN = 5
@@ -188,7 +188,7 @@ def _buckets(summary: Summary) -> str:
     return tabulate(rows, headers=headers)
 
 
-def issue(standing: Standing) -> str:
+def issue(standing: IssueStatus) -> str:
     """A known issue in a word or two."""
     upstream = standing.issue.upstream
     return "known" if upstream is None else f"#{upstream}"
@@ -235,7 +235,7 @@ def _sources(summary: Summary) -> list[str]:
         _, script = summary.files.get((bucket.target, bucket.name), (None, None))
         lines = [
             f"--- {bucket.name} on {bucket.target}",
-            f"    {one_line(buckets.main(bucket.example.seen.findings).message)}",
+            f"    {one_line(buckets.primary_finding(bucket.example.seen.findings).message)}",
         ]
         if script is not None:
             lines.append(f"    {script}")

@@ -45,7 +45,7 @@ __all__ = ["Compiler", "main_finding", "named", "recorded", "script"]
 def main_finding(case: Case) -> Finding:
     """The finding that a corpus case is about; its clause alone where none is recorded."""
     if case.findings:
-        return buckets.main(case.findings)
+        return buckets.primary_finding(case.findings)
     return Finding(case.clause, "", "", "", case.note)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fuzz.corpus.buckets import main
+from fuzz.corpus.buckets import primary_finding
 from fuzz.targets.catalog import find
 from oracles import Backward, Finding, Observation, Outcome, Write, judge, observe
 from oracles.rerun.dense_operands import DenseOperands
@@ -122,7 +122,7 @@ def state(found: Sequence[Finding]) -> str:
     """The word for what was found, as in `Stock`."""
     if not found:
         return RIGHT
-    first = main(found)
+    first = primary_finding(found)
     if first.clause == "errors" and first.eager == "no exception":
         return RAISES
     return first.clause

@@ -45,7 +45,7 @@ def test_every_clause_has_its_place_in_the_order() -> None:
 def test_a_lost_write_explains_a_wrong_gradient() -> None:
     gradient = _finding("gradients", "grad of arg[0]", "grad of arg[0] at element (0,) first")
     data = _finding("input-data", "arg[0]", "arg[0] at element (0,) first")
-    assert buckets.main([gradient, data]) is data
+    assert buckets.primary_finding([gradient, data]) is data
     assert buckets.signature([gradient, data]) == buckets.signature([data, gradient])
 
 

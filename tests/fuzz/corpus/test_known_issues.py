@@ -10,7 +10,7 @@ import pytest
 from fuzz.campaign.known_issue_status import standings, unchecked
 from fuzz.corpus import case_file
 from fuzz.corpus.collection import Collection
-from fuzz.corpus.known_issues import Issue, Standing, read
+from fuzz.corpus.known_issues import Issue, IssueStatus, read
 from fuzz.errors import CorpusError
 from tests.fuzz.corpus.test_corpus import CASE
 from tests.support.fuzz.small_programs import LOST_THROUGH_EXPAND, SINE
@@ -63,7 +63,7 @@ def test_what_became_of_an_issue_is_seen_by_running_its_case(tmp_path: Path) -> 
     ]
     found = standings(issues, tmp_path, ["torch-aot-function"], "2.13.0")
     assert [one.state for one in found] == ["reproduces", "gone", "unchecked", "back", "fixed"]
-    assert [Standing.from_json(one.to_json()) for one in found] == list(found)
+    assert [IssueStatus.from_json(one.to_json()) for one in found] == list(found)
     assert {one.state for one in unchecked(issues, ["torch-aot-function"], "2.13.0")} == {"unchecked"}
 
 

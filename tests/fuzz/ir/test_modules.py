@@ -291,7 +291,7 @@ def test_a_script_shows_a_modules_difference(
         "def trains(f):\n    return lambda *args: f.train()(*args)\n"
     )
     target = find("module_compilers:trains")
-    finding = buckets.main(execute(EVALUATED, target).findings)
+    finding = buckets.primary_finding(execute(EVALUATED, target).findings)
     text = script.script(EVALUATED, "module_compilers:trains", finding)
     with torch.enable_grad(), pytest.raises(SystemExit) as left:
         exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})

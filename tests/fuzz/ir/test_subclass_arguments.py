@@ -429,7 +429,7 @@ def test_a_script_shows_the_difference(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "wrapper_compilers.py").write_text(COMPILERS)
-    finding = buckets.main(execute(WRITTEN, find("wrapper_compilers:drops")).findings)
+    finding = buckets.primary_finding(execute(WRITTEN, find("wrapper_compilers:drops")).findings)
     assert finding.clause == "input-data"
     assert _run(script.script(WRITTEN, "wrapper_compilers:drops", finding)) == 1
     assert "eager and the target differ" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.records import Example, Seen, Suspect
 from fuzz.campaign.store import Row, Store
 from fuzz.campaign.summary import Summary, summarize
-from fuzz.corpus.known_issues import Issue, Standing
+from fuzz.corpus.known_issues import Issue, IssueStatus
 from fuzz.features.traits import TRAITS, traits
 from fuzz.report import charts, tables
 from fuzz.report.diff import compare
@@ -49,8 +49,8 @@ def _summary(buckets: int = 3, *, seed: int = 5, target: str = "torch-aot-eager"
         known = Issue("a known one", (target,), upstream=197448, signature="values/out 1")
         gone = Issue("an old one", (target,), signature="nothing")
         standings = [
-            Standing(known, target, "reproduces", "x.json shows it"),
-            Standing(gone, target, "gone", "y.json no longer shows it"),
+            IssueStatus(known, target, "reproduces", "x.json shows it"),
+            IssueStatus(gone, target, "gone", "y.json no longer shows it"),
         ]
         store.set("known", [standing.to_json() for standing in standings], 10.0)
         store.set("ended", "complete", 10.0)

@@ -48,7 +48,7 @@ def _run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def _found(program: Program, name: str) -> Finding:
     target = find(name)
     target.prepare()
-    return buckets.main(execute(program, target).findings)
+    return buckets.primary_finding(execute(program, target).findings)
 
 
 @pytest.mark.parametrize(
