@@ -144,7 +144,7 @@ def _minified(
 def _printed(target: str | Function | Target, found: Target) -> script.Compiler:
     """A target in a script."""
     has_name = isinstance(target, str) or SHIPPED.get(found.name) is target
-    return script.named(found.name) if has_name else printed(found.name, found.compile)
+    return script.compiler_named(found.name) if has_name else printed(found.name, found.compile)
 
 
 def _script(
@@ -154,7 +154,9 @@ def _script(
     bit."""
     tries = (compiler,) if compiler.exact else (compiler, replace(compiler, exact=True))
     texts = [
-        script.recorded(render(recording), _scenario(recording), one, buckets.primary_finding(findings))
+        script.script_of_recording(
+            render(recording), _scenario(recording), one, buckets.primary_finding(findings)
+        )
         for one in tries
     ]
     shown = next((text for text in texts if _shows(text, target)), None)

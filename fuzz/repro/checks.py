@@ -1,9 +1,9 @@
 """The parts of a script that look at one call: for each clause, or part of one, a few lines of Python.
 
-`BODIES` has for each topic the lines before the call and those after it, inside a function that knows `args`,
+`CHECKS` has for each topic the lines before the call and those after it, inside a function that knows `args`,
 `leaves`, `tensors`, `inputs` and, after the call, `result` and `outputs`, and notes what it sees in `seen`.
 CHOSEN and STEP_LIST stand for what the program's scenario says; a line NOTED(which) is left out, or notes the
-gradients that a backward is given (`noting`).
+gradients that a backward is given (`note_cotangents`).
 """
 
 from __future__ import annotations
@@ -186,14 +186,14 @@ seen["alive"] = lambda: [name for name, reference in references.items() if not r
 
 
 # What each topic (a clause, or a part of one) looks at, as lines of `look`: before the call, and after it.
-def noting(body: str, cotangents: bool) -> str:
+def note_cotangents(body: str, cotangents: bool) -> str:
     """The lines of a body, which note the gradients that each backward is given, as it may write to them, or
     do not."""
     note = r'\1seen.update({f"cotangent {n} of backward {\2}": one for n, one in enumerate(cotangents)})\n'
     return re.sub(r"(?m)^( *)NOTED\((\w+)\)\n", note if cotangents else "", body)
 
 
-BODIES: dict[str, tuple[str, str]] = {
+CHECKS: dict[str, tuple[str, str]] = {
     "structure": (
         "",
         """

@@ -112,7 +112,7 @@ class Compiler:
     exact: bool = False
 
 
-def named(target: str) -> Compiler:
+def compiler_named(target: str) -> Compiler:
     """The compiler of that name: a shipped or registered target, or package.module:function.
 
     Raises TargetError for a name that is none of these. Nothing is imported.

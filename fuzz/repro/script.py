@@ -19,7 +19,7 @@ from fuzz.ir.subclass import definitions
 from fuzz.program.printer import keeps_state, make_function_name, render
 from fuzz.repro.checks import (
     BASE,
-    BODIES,
+    CHECKS,
     COTANGENT,
     DESCRIBED,
     EDGE,
@@ -31,15 +31,15 @@ from fuzz.repro.checks import (
     STRIDES,
     THEN_EAGER,
     VERSIONS,
-    noting,
+    note_cotangents,
     with_wrappers,
 )
-from fuzz.repro.compilers import Compiler, named
+from fuzz.repro.compilers import Compiler, compiler_named
 from fuzz.safe_text import one_line
 from oracles import CLAUSES, Backward, Finding
 from oracles.observation.gradients import MAX_SINGLE_ROOTS
 
-__all__ = ["Compiler", "main_finding", "named", "recorded", "script"]
+__all__ = ["Compiler", "compiler_named", "main_finding", "script", "script_of_recording"]
 
 
 def main_finding(case: Case) -> Finding:
@@ -54,14 +54,14 @@ def script(program: Program, target: str, finding: Finding) -> str:
 
     `target` is the name of a shipped or registered target, or package.module:function.
     """
-    compiler = named(target)
+    compiler = compiler_named(target)
     if program.module is not None:
         compiled = compiler.compiled.replace("aot.aot_function(", "aot.aot_module(")
         compiler = replace(compiler, compiled=compiled)
     return _script(render(program), program, compiler, finding)
 
 
-def recorded(text: str, scenario: Scenario, compiler: Compiler, finding: Finding) -> str:
+def script_of_recording(text: str, scenario: Scenario, compiler: Compiler, finding: Finding) -> str:
     """The script for a function that a text defines as that of a program does, called once as `scenario`
     says."""
     return _script(text, Program((), (), (), (), Literal(None), scenario), compiler, finding)
@@ -120,9 +120,9 @@ def _looking(program: Program, finding: Finding, suffix: str, number: int) -> st
     """`look` for a finding's topic, at one call of the program: the helpers that it needs, and itself."""
     one = split_calls(program)[number]
     topic = _topic(one, finding)
-    before, after = BODIES[topic]
+    before, after = CHECKS[topic]
     after = after.replace("CHOSEN", _chosen(one)).replace("STEP_LIST", repr(_step_list(one)))
-    after = noting(after, finding.path.startswith("cotangents "))
+    after = note_cotangents(after, finding.path.startswith("cotangents "))
     body = f"{before}\n{after}"
     helpers = [
         helper
@@ -273,7 +273,7 @@ _STANDS_FOR = {"double-backward": "gradients"}  # where there are no steps, and 
 
 
 def _topic(program: Program, finding: Finding) -> str:
-    """The key of `BODIES` for a finding about a program of one call."""
+    """The key of `CHECKS` for a finding about a program of one call."""
     if finding.clause == "errors" and finding.path == "call":
         return "errors in the call"
     steps = bool(program.scenario.steps)

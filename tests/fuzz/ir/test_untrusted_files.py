@@ -295,7 +295,7 @@ def test_a_text_of_json_is_a_text_in_a_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a b:c", "a:b()", "a:b;c", "a", "import:x", "a.class:b", "a:b\n", ""])
 def test_a_script_imports_no_expression(name: str) -> None:
     with pytest.raises(TargetError, match="not of the form"):
-        repro_script.named(name)
+        repro_script.compiler_named(name)
 
 
 def test_a_module_may_have_the_name_of_something_in_a_script(tmp_path: Path) -> None:
