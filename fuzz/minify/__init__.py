@@ -33,7 +33,7 @@ from fuzz.minify.record import Recorded, plain, record, with_opaque
 from fuzz.minify.recording import Recording, globals_of
 from fuzz.minify.script_text import load, render, upcast
 from fuzz.program.printer import Make
-from fuzz.reduce.search import smallest
+from fuzz.reduce.search import reduce_subject
 from fuzz.repro import script
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.catalog import find, usable
@@ -133,7 +133,7 @@ def _minified(
         seen = found[recording]
         return seen.outcome == "finding" and _signature(seen.findings) == signature
 
-    best, count = smallest(start, smaller(start), interesting, budget=evaluations)
+    best, count = reduce_subject(start, smaller(start), interesting, budget=evaluations)
     findings = found[best].findings
     text, shown = _script(best, _printed(target, compiler), findings, compiler)
     bucket = f"{signature}/{_ingredients(best)}"

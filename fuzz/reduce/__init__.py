@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from fuzz.program.decode import Program, ProgramError, check
 from fuzz.reduce.passes import PASSES, measure
-from fuzz.reduce.search import ReductionError, Smaller, smallest
+from fuzz.reduce.search import ReductionError, ReductionProblem, reduce_subject
 
 __all__ = ["Reduction", "ReductionError", "reduce"]
 
@@ -50,7 +50,7 @@ def reduce(
     (2, 0)
     """
     check(program)
-    best, evaluations = smallest(program, _PROGRAMS, interesting, budget=budget, ahead=ahead)
+    best, evaluations = reduce_subject(program, _PROGRAMS, interesting, budget=budget, ahead=ahead)
     return Reduction(best, evaluations, len(program.statements), len(best.statements))
 
 
@@ -62,4 +62,4 @@ def _valid(program: Program) -> bool:
     return True
 
 
-_PROGRAMS = Smaller(PASSES, measure, _valid)
+_PROGRAMS = ReductionProblem(PASSES, measure, _valid)

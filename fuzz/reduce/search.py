@@ -42,7 +42,7 @@ class Pass(Generic[S]):
 
 
 @dataclass(frozen=True, slots=True)
-class Smaller(Generic[S]):
+class ReductionProblem(Generic[S]):
     """How a kind of subjects is made smaller: the passes in the order of their gain, the size that each must
     lessen, and whether a candidate may be evaluated at all."""
 
@@ -51,9 +51,9 @@ class Smaller(Generic[S]):
     valid: Callable[[S], bool]
 
 
-def smallest(
+def reduce_subject(
     start: S,
-    how: Smaller[S],
+    how: ReductionProblem[S],
     interesting: Callable[[S], bool],
     *,
     budget: int,
@@ -94,7 +94,7 @@ class _Search(Generic[S]):
     def __init__(
         self,
         start: S,
-        how: Smaller[S],
+        how: ReductionProblem[S],
         interesting: Callable[[S], bool],
         budget: int,
         ahead: Callable[[S], None] | None,

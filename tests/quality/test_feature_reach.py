@@ -20,7 +20,7 @@ from fuzz.features.program_features import FEATURES, features
 from fuzz.generate import generate
 from fuzz.program.decode import Program, ProgramError, Ref, Root, Statement, Storage, check
 from fuzz.reduce import reduce
-from fuzz.reduce.passes.deletion import without
+from fuzz.reduce.passes.deletion import without_statements
 
 CASES = 3000  # of each profile, of one seed; a feature is to come up at least twice
 PROFILES = ("mixed", "aliasing", "metadata", "scenarios")
@@ -273,7 +273,7 @@ def test_for_each_feature_there_is_a_program_that_cannot_do_without_it(found: Fo
         sizes.append(len(smallest.statements))
         assert name in features(smallest)
         for dropped in range(len(smallest.statements)):
-            less = without(smallest, frozenset({dropped}))
+            less = without_statements(smallest, frozenset({dropped}))
             with contextlib.suppress(ProgramError):  # it would show what was never written
                 check(less)
                 assert name not in features(less), f"{name}: {smallest}"

@@ -40,7 +40,7 @@ from fuzz.minify.recording import (
     operands,
 )
 from fuzz.minify.script_text import is_plain
-from fuzz.reduce.search import Smaller
+from fuzz.reduce.search import ReductionProblem
 
 
 def measure(recording: Recording) -> tuple[int, ...]:
@@ -101,14 +101,14 @@ PASSES = (
 )
 
 
-def smaller(recording: Recording) -> Smaller[Recording]:
+def smaller(recording: Recording) -> ReductionProblem[Recording]:
     """How this recording is made smaller: no tensor of a candidate is empty unless one of its own is."""
     may_be_empty = _has_empty(recording)
 
     def valid(candidate: Recording) -> bool:
         return survey(candidate) is not None and (may_be_empty or not _has_empty(candidate))
 
-    return Smaller(PASSES, measure, valid)
+    return ReductionProblem(PASSES, measure, valid)
 
 
 def _has_empty(recording: Recording) -> bool:

@@ -36,7 +36,9 @@ from fuzz.program.decode import (
 from fuzz.reduce.search import Edit, Pass
 
 
-def without(program: Program, dropped: frozenset[int], arguments: frozenset[int] = frozenset()) -> Program:
+def without_statements(
+    program: Program, dropped: frozenset[int], arguments: frozenset[int] = frozenset()
+) -> Program:
     """The program without some statements and arguments, and without what cannot do without them.
 
     The use of a dropped value goes to an operand of the dropped statement of the same size and dtype, to
@@ -229,7 +231,7 @@ def _indices(edits: frozenset[Edit]) -> frozenset[int]:
 def _drop_arguments(program: Program, edits: frozenset[Edit]) -> Program | None:
     if len(edits) == len(program.arguments):
         return None
-    return without(program, frozenset(), _indices(edits))
+    return without_statements(program, frozenset(), _indices(edits))
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -270,6 +272,8 @@ def _output_edits(program: Program) -> Sequence[Edit]:
     return [] if program.returns == Literal(None) else range(len(leaves(program.returns)) - 1, -1, -1)
 
 
-STATEMENTS = Pass("statements", _statement_edits, lambda program, edits: without(program, _indices(edits)))
+STATEMENTS = Pass(
+    "statements", _statement_edits, lambda program, edits: without_statements(program, _indices(edits))
+)
 OUTPUTS = Pass("outputs", _output_edits, _drop_outputs)
 ARGUMENTS = Pass("arguments", _argument_edits, _drop_arguments)

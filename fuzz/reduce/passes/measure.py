@@ -91,7 +91,7 @@ def _storage_cost(storage: Storage) -> int:
 
 
 def _operator_cost(statement: Statement) -> int:
-    plain = plainer(statement)
+    plain = with_plainest_operator(statement)
     return (plain is not None) + sum(name == "value" and value != 2.0 for name, value in statement.attributes)
 
 
@@ -108,7 +108,7 @@ _PLAIN = {
 }
 
 
-def plainer(statement: Statement) -> Statement | None:
+def with_plainest_operator(statement: Statement) -> Statement | None:
     """The statement with the plainest operator of its family and number of operands, if it has another."""
     row = OPERATORS[statement.operator]
     plain = _PLAIN.get((row.kind, len(row.operands)))

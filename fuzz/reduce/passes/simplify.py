@@ -24,7 +24,7 @@ from fuzz.program.decode import (
     references,
 )
 from fuzz.reduce.passes.deletion import leaves
-from fuzz.reduce.passes.measure import plainer
+from fuzz.reduce.passes.measure import with_plainest_operator
 from fuzz.reduce.passes.scenarios import of_inputs, of_scenarios
 from fuzz.reduce.search import Edit, Pass
 
@@ -224,7 +224,7 @@ def _plain_storages(program: Program, edits: frozenset[Edit]) -> Program:
 def _operator_edits(program: Program) -> Sequence[Edit]:
     edits: list[Edit] = []
     for i, statement in enumerate(program.statements):
-        if plainer(statement) is not None:
+        if with_plainest_operator(statement) is not None:
             edits.append((i, "operator"))
         elif any(name == "value" and value != 2.0 for name, value in statement.attributes):
             edits.append((i, "value"))
@@ -235,7 +235,7 @@ def _plain_operators(program: Program, edits: frozenset[Edit]) -> Program:
     statements: list[Statement] = []
     for i, statement in enumerate(program.statements):
         if (i, "operator") in edits:
-            statement = plainer(statement) or statement
+            statement = with_plainest_operator(statement) or statement
         elif (i, "value") in edits:
             attributes = tuple(
                 (name, 2.0 if name == "value" else value) for name, value in statement.attributes

@@ -43,7 +43,7 @@ from fuzz.program.decode import (
 )
 from fuzz.reduce import ReductionError, reduce
 from fuzz.reduce.passes import PASSES, measure
-from fuzz.reduce.passes.deletion import without
+from fuzz.reduce.passes.deletion import without_statements
 from fuzz.reduce.passes.scenarios import CALLS
 from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE, SQUARE_IN_TWO_THREADS
 
@@ -302,7 +302,7 @@ BASE = Program(
 
 
 def test_a_dropped_result_is_replaced_by_its_operand() -> None:
-    smaller = without(BASE, frozenset({0}))
+    smaller = without_statements(BASE, frozenset({0}))
     assert smaller.statements == (
         Statement("mul", ("a1", "a2"), (), ("v0",)),
         Statement("sum", ("v0",), (), ("v1",)),
@@ -311,7 +311,7 @@ def test_a_dropped_result_is_replaced_by_its_operand() -> None:
 
 
 def test_a_dropped_argument_leaves_its_duplicate_and_takes_its_storage() -> None:
-    smaller = without(BASE, frozenset({0}), frozenset({0, 1}))
+    smaller = without_statements(BASE, frozenset({0}), frozenset({0, 1}))
     assert smaller.arguments == (Root(0),)
     assert smaller.storages == BASE.storages[:1]
     assert smaller.parameters == (Seq("tuple", (Ref("a0"),)),)
@@ -323,7 +323,7 @@ def test_what_cannot_be_replaced_takes_its_users_with_it() -> None:
     program = dataclasses.replace(
         BASE, statements=(*BASE.statements, Statement("unbind", ("v0",), (("dim", 0),), ("v3", "v4")))
     )
-    smaller = without(program, frozenset(), frozenset({1}))
+    smaller = without_statements(program, frozenset(), frozenset({1}))
     check(smaller)
     assert len(smaller.arguments) == 2
 
@@ -385,7 +385,7 @@ def test_blocks_are_reduced(predicate: Predicate, blocks: tuple[Block, ...]) -> 
 
 
 def test_a_branch_goes_with_the_argument_that_it_asks_for() -> None:
-    smaller = without(IN_BLOCKS, frozenset(), frozenset({1}))
+    smaller = without_statements(IN_BLOCKS, frozenset(), frozenset({1}))
     check(smaller)
     assert smaller.arguments == (Root(0), Scalar(0.5))
     assert [s.operator for s in smaller.statements] == ["sin", "cos", "mm", "exp", "mul_number_"]
@@ -393,6 +393,6 @@ def test_a_branch_goes_with_the_argument_that_it_asks_for() -> None:
 
 
 def test_a_name_that_is_carried_stays_one_name() -> None:
-    smaller = without(IN_BLOCKS, frozenset({3, 4, 5}))
+    smaller = without_statements(IN_BLOCKS, frozenset({3, 4, 5}))
     assert smaller.statements[1] == Statement("cos", ("v0",), (), ("v0",), 0)
     check(smaller)
