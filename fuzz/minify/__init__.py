@@ -25,11 +25,11 @@ from fuzz.errors import DifferenceLost, NoDifference, RecordingDiffers
 from fuzz.execute.call import CallSpec, Result, Twin
 from fuzz.execute.case import execute_trials
 from fuzz.ir.nodes import Scenario
-from fuzz.minify.compiler_source import printed
+from fuzz.minify.compiler_source import compiler_source
 from fuzz.minify.eager_types import survey
-from fuzz.minify.passes import smaller
+from fuzz.minify.passes import reduction_problem
 from fuzz.minify.passes.call_deletion import GLOBALS
-from fuzz.minify.record import Recorded, plain, record, with_opaque
+from fuzz.minify.record import Recorded, as_plain_containers, record, with_opaque
 from fuzz.minify.recording import Recording, globals_of
 from fuzz.minify.script_text import load, render, upcast
 from fuzz.program.printer import Make
@@ -133,7 +133,7 @@ def _minified(
         seen = found[recording]
         return seen.outcome == "finding" and _signature(seen.findings) == signature
 
-    best, count = reduce_subject(start, smaller(start), interesting, budget=evaluations)
+    best, count = reduce_subject(start, reduction_problem(start), interesting, budget=evaluations)
     findings = found[best].findings
     text, shown = _script(best, _printed(target, compiler), findings, compiler)
     bucket = f"{signature}/{_ingredients(best)}"
@@ -144,7 +144,7 @@ def _minified(
 def _printed(target: str | Function | Target, found: Target) -> script.Compiler:
     """A target in a script."""
     has_name = isinstance(target, str) or SHIPPED.get(found.name) is target
-    return script.compiler_named(found.name) if has_name else printed(found.name, found.compile)
+    return script.compiler_named(found.name) if has_name else compiler_source(found.name, found.compile)
 
 
 def _script(
@@ -282,7 +282,7 @@ def _original(fn: Function, recorded: Recorded, make: Make) -> tuple[Function, M
     outside, opaque = recorded.outside, recorded.opaque
 
     def original(*args: Any) -> Any:
-        return plain(fn(*with_opaque(args, opaque)))
+        return as_plain_containers(fn(*with_opaque(args, opaque)))
 
     def make_original() -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
         recorded.untouched.clear_gradients()
@@ -313,7 +313,7 @@ def _on_target(fn: Function, original: Function, make: Make, recorded: Recorded,
 
     def compile_function(_: Function) -> Function:
         compiled = target.compile(fn)
-        return lambda *args: plain(compiled(*with_opaque(args, recorded.opaque)))
+        return lambda *args: as_plain_containers(compiled(*with_opaque(args, recorded.opaque)))
 
     trial = _trial(recorded.recording, make)
     return execute_trials(original, [trial], replace(target, compile=compile_function))

@@ -24,7 +24,7 @@ def compiler(function):
 """.strip()
 
 
-def printed(name: str, compiler: Any) -> Compiler:
+def compiler_source(name: str, compiler: Any) -> Compiler:
     """A compiler in a script: a call of torch's, its source where that needs torch alone, an import where
     that leads to it, and otherwise a place for whoever runs the script to put it.
 

@@ -87,7 +87,7 @@ class Inputs:
         found = self._lying.get(address(tensor))
         if found is not None:
             return found
-        flat = flattened(tensor)
+        flat = flat_storage(tensor)
         device = "cpu" if flat.device.type == "cpu" else str(flat.device)
         self.storages.append(Storage(_name(flat.dtype), flat.numel(), device, as_bytes(flat)))
         self._lying[address(tensor)] = len(self.storages) - 1
@@ -100,7 +100,7 @@ def address(tensor: torch.Tensor) -> int:
     return storage.data_ptr() or -storage._cdata
 
 
-def flattened(tensor: torch.Tensor) -> torch.Tensor:
+def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
     """All elements of a tensor's storage, as a tensor on it without a history."""
     storage = tensor.untyped_storage()
     length = storage.nbytes() // tensor.element_size()
@@ -157,7 +157,7 @@ class Untouched:
     def note(self, tensor: torch.Tensor) -> None:
         """Remember a tensor and all that lies on its storage."""
         with torch.no_grad():
-            elements = flattened(tensor).clone()
+            elements = flat_storage(tensor).clone()
         grad = tensor.grad if tensor.is_leaf else None
         self._before.append(_Before(tensor, tensor.data, elements, tensor.requires_grad, grad))
 
@@ -182,7 +182,7 @@ class Untouched:
     def _put_back(self, before: _Before) -> None:
         with torch.no_grad():
             if before.alias.untyped_storage().nbytes():
-                flattened(before.alias).copy_(before.elements)
+                flat_storage(before.alias).copy_(before.elements)
         tensor, alias = before.tensor, before.alias
         if (address(tensor), tensor.shape, tensor.stride(), tensor.storage_offset()) != (
             *(address(alias), alias.shape, alias.stride(), alias.storage_offset()),

@@ -150,15 +150,15 @@ _UNSEEN = (
 )
 
 
-def plain(tree: Any) -> Any:
+def as_plain_containers(tree: Any) -> Any:
     """A result with named tuples and other mappings as the tuples and dicts that a recording has in their
     place."""
     if isinstance(tree, list):
-        return [plain(item) for item in tree]
+        return [as_plain_containers(item) for item in tree]
     if isinstance(tree, tuple):
-        return tuple(map(plain, tree))
+        return tuple(map(as_plain_containers, tree))
     if isinstance(tree, Mapping):
-        return {key: plain(item) for key, item in tree.items()}
+        return {key: as_plain_containers(item) for key, item in tree.items()}
     return tree
 
 
@@ -258,7 +258,7 @@ class _Recorder(TorchFunctionMode):
 
     def returned(self, tree: Any) -> Tree:
         """What the function returned."""
-        tree = plain(tree)
+        tree = as_plain_containers(tree)
         if isinstance(tree, torch.Tensor):
             return Ref(self._name(tree))
         if isinstance(tree, (tuple, list)):

@@ -172,13 +172,13 @@ def operands(call: Call) -> Iterator[Tree]:
         yield tree
 
 
-def mapped(tree: Tree, change: Callable[[Ref | Lit], Tree]) -> Tree:
+def map_leaves(tree: Tree, change: Callable[[Ref | Lit], Tree]) -> Tree:
     """The tree with other leaves."""
     match tree:
         case Seq(kind, items):
-            return Seq(kind, tuple(mapped(item, change) for item in items))
+            return Seq(kind, tuple(map_leaves(item, change) for item in items))
         case Dict(entries):
-            return Dict(tuple((key, mapped(item, change)) for key, item in entries))
+            return Dict(tuple((key, map_leaves(item, change)) for key, item in entries))
         case _:
             return change(tree)
 
@@ -187,12 +187,12 @@ def with_operands(call: Call, change: Callable[[Ref | Lit], Tree]) -> Call:
     """The call with other leaves in what it is given."""
     return replace(
         call,
-        operands=tuple(mapped(tree, change) for tree in call.operands),
-        keywords=tuple((name, mapped(tree, change)) for name, tree in call.keywords),
+        operands=tuple(map_leaves(tree, change) for tree in call.operands),
+        keywords=tuple((name, map_leaves(tree, change)) for name, tree in call.keywords),
     )
 
 
-def used(recording: Recording) -> set[str]:
+def used_names(recording: Recording) -> set[str]:
     """The names that the function uses; that of an argument which it only gets is none of them."""
     given = (tree for call in recording.calls for tree in operands(call))
     return set(names(*given, recording.returns))
@@ -205,14 +205,14 @@ def arguments(recording: Recording) -> list[str]:
 
 def globals_of(recording: Recording) -> list[str]:
     """The names of the inputs that the function reads from outside, in their order."""
-    known = used(recording) - set(names(*recording.parameters))
+    known = used_names(recording) - set(names(*recording.parameters))
     return [name for i in range(len(recording.inputs)) if (name := f"x{i}") in known]
 
 
 def tidy(recording: Recording) -> Recording:
     """The recording without inputs and storages that nothing needs, and with names and numbers that have no
     gaps."""
-    needed = used(recording) | set(names(*recording.parameters))
+    needed = used_names(recording) | set(names(*recording.parameters))
     kept = {i for i in range(len(recording.inputs)) if f"x{i}" in needed}
     for i in sorted(kept, reverse=True):
         while (base := recording.inputs[i].base) is not None and base not in kept:
@@ -238,15 +238,15 @@ def tidy(recording: Recording) -> Recording:
             )
             for one in (recording.inputs[i] for i in order)
         ),
-        parameters=tuple(mapped(tree, rename) for tree in recording.parameters),
+        parameters=tuple(map_leaves(tree, rename) for tree in recording.parameters),
         calls=tuple(
             replace(
                 with_operands(call, rename),
-                results=None if call.results is None else mapped(call.results, rename),
+                results=None if call.results is None else map_leaves(call.results, rename),
             )
             for call in recording.calls
         ),
-        returns=mapped(recording.returns, rename),
+        returns=map_leaves(recording.returns, rename),
     )
 
 

@@ -101,7 +101,7 @@ PASSES = (
 )
 
 
-def smaller(recording: Recording) -> ReductionProblem[Recording]:
+def reduction_problem(recording: Recording) -> ReductionProblem[Recording]:
     """How this recording is made smaller: no tensor of a candidate is empty unless one of its own is."""
     may_be_empty = _has_empty(recording)
 

@@ -22,11 +22,11 @@ from fuzz.minify.recording import (
     arguments,
     globals_of,
     leaves,
-    mapped,
+    map_leaves,
     names,
     operands,
     tidy,
-    used,
+    used_names,
     with_operands,
 )
 from fuzz.minify.script_text import as_bytes
@@ -44,7 +44,7 @@ class _Fresh:
         self.name: str | None = None
 
 
-def without(recording: Recording, dropped: frozenset[int], *, fresh: bool) -> Recording | None:
+def without_calls(recording: Recording, dropped: frozenset[int], *, fresh: bool) -> Recording | None:
     """The recording without some calls. What used a result of one takes its place from an operand of its size
     and dtype or, where there is none, and with `fresh` always, from a new argument like it."""
     tensors = survey(recording)
@@ -64,7 +64,7 @@ def without(recording: Recording, dropped: frozenset[int], *, fresh: bool) -> Re
         if isinstance(found, _Fresh):
             if found.name is None:
                 found.name = f"x{len(inputs)}"
-                storage, one = like(found.tensor, len(storages))
+                storage, one = storage_like(found.tensor, len(storages))
                 storages.append(storage)
                 inputs.append(one)
                 added.append(Ref(found.name))
@@ -101,7 +101,7 @@ def without(recording: Recording, dropped: frozenset[int], *, fresh: bool) -> Re
         name = left(leaf.name) if isinstance(leaf, Ref) else None
         return leaf if name is None else given(Ref(name))
 
-    returns = mapped(_only(recording.returns, is_left), returned)
+    returns = map_leaves(_only(recording.returns, is_left), returned)
     return tidy(
         replace(
             recording,
@@ -122,7 +122,7 @@ def _alike(one: torch.Tensor | None, other: torch.Tensor) -> bool:
     return one is not None and (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
-def like(tensor: torch.Tensor, storage: int) -> tuple[Storage, Input]:
+def storage_like(tensor: torch.Tensor, storage: int) -> tuple[Storage, Input]:
     """A storage and an input on it with a tensor's size, dtype and elements."""
     dtype, size = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
     device = "cpu" if tensor.device.type == "cpu" else str(tensor.device)
@@ -159,7 +159,7 @@ def _drop_results(recording: Recording, edits: frozenset[Edit]) -> Recording:
 
 def _drop_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording | None:
     """Inputs go; another one of the same size and dtype takes the place of one that is used."""
-    needed = used(recording)
+    needed = used_names(recording)
     stands: dict[str, str] = {}
     for i in _numbers(edits):
         one = recording.inputs[i]
@@ -189,7 +189,7 @@ def _drop_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording | No
             recording,
             parameters=tuple(new for old, new in kept if new != NONE or old == NONE),
             calls=tuple(with_operands(call, change) for call in recording.calls),
-            returns=mapped(recording.returns, change),
+            returns=map_leaves(recording.returns, change),
         )
     )
 
@@ -209,7 +209,7 @@ def _leave_modes(recording: Recording, edits: frozenset[Edit]) -> Recording:
     return replace(recording, calls=calls)
 
 
-def flat(tree: Tree) -> Tree:
+def flat_names(tree: Tree) -> Tree:
     """The names in a tree in one tuple, or the only one itself."""
     found = tuple(Ref(name) for name in names(tree))
     return Seq("tuple", found) if len(found) > 1 else found[0] if found else NONE
@@ -219,7 +219,7 @@ def _nested(recording: Recording) -> Sequence[Edit]:
     edits: list[Edit] = []
     if recording.parameters != tuple(map(Ref, arguments(recording))):
         edits.append("parameters")
-    if recording.returns != flat(recording.returns):
+    if recording.returns != flat_names(recording.returns):
         edits.append("returns")
     return edits
 
@@ -228,7 +228,7 @@ def _flatten(recording: Recording, edits: frozenset[Edit]) -> Recording:
     if "parameters" in edits:
         recording = replace(recording, parameters=tuple(map(Ref, arguments(recording))))
     if "returns" in edits:
-        recording = replace(recording, returns=flat(recording.returns))
+        recording = replace(recording, returns=flat_names(recording.returns))
     return tidy(recording)
 
 
@@ -254,12 +254,12 @@ def _drop_operands(recording: Recording, edits: frozenset[Edit]) -> Recording:
 CALLS = Pass(
     "calls",
     lambda recording: _backwards(len(recording.calls)),
-    lambda recording, edits: without(recording, _numbers(edits), fresh=False),
+    lambda recording, edits: without_calls(recording, _numbers(edits), fresh=False),
 )
 CUTS = Pass(
     "calls whose results become arguments",
     lambda recording: _backwards(len(recording.calls)),
-    lambda recording, edits: without(recording, _numbers(edits), fresh=True),
+    lambda recording, edits: without_calls(recording, _numbers(edits), fresh=True),
 )
 RESULTS = Pass("results", lambda recording: _backwards(len(list(leaves(recording.returns)))), _drop_results)
 INPUTS = Pass("inputs", lambda recording: _backwards(len(recording.inputs)), _drop_inputs)

@@ -23,7 +23,7 @@ from fuzz.errors import (
     NoDifference,
 )
 from fuzz.minify import Minified, minify
-from fuzz.minify.compiler_source import printed
+from fuzz.minify.compiler_source import compiler_source
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import Program, Region, View
 from fuzz.program.printer import load as load_program
@@ -295,15 +295,15 @@ def test_inputs_lie_as_they_did() -> None:
 
 
 def test_compilers_are_printed() -> None:
-    assert printed("", torch.compile).compiled == "torch.compile(f)"
+    assert compiler_source("", torch.compile).compiled == "torch.compile(f)"
     partial = functools.partial(torch.compile, backend="eager")
-    assert printed("", partial).compiled == "torch.compile(f, backend='eager')"
-    anonymous = printed("", lambda f: torch.compile(f, backend="aot_eager"))
+    assert compiler_source("", partial).compiled == "torch.compile(f, backend='eager')"
+    anonymous = compiler_source("", lambda f: torch.compile(f, backend="aot_eager"))
     assert anonymous.setup == 'compiler = lambda f: torch.compile(f, backend="aot_eager")'
-    assert printed("", bad.drops_mutation).compiled == "tests.fuzz.bad_targets.drops_mutation(f)"
-    assert "import tests.fuzz.bad_targets" in printed("", bad.drops_mutation).setup
-    assert "put your compiler here: mine" in printed("mine", lambda f: chain(f, 0)).setup
-    compile(printed("a\"'\n\\", lambda f: chain(f, 0)).setup, "setup", "exec")
+    assert compiler_source("", bad.drops_mutation).compiled == "tests.fuzz.bad_targets.drops_mutation(f)"
+    assert "import tests.fuzz.bad_targets" in compiler_source("", bad.drops_mutation).setup
+    assert "put your compiler here: mine" in compiler_source("mine", lambda f: chain(f, 0)).setup
+    compile(compiler_source("a\"'\n\\", lambda f: chain(f, 0)).setup, "setup", "exec")
 
 
 def example() -> tuple[Function, tuple[Any, ...]]:
