@@ -26,16 +26,16 @@ from typing import Any
 
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.devices import gpus
-from fuzz.campaign.investigate import EAGER, KILLED, Runner, understand
+from fuzz.campaign.investigate import EAGER, KILLED, Runner, run_of_event
 from fuzz.campaign.ledger import Tally
 from fuzz.campaign.memory_gauge import Gauge
-from fuzz.campaign.records import Seen
-from fuzz.campaign.store import Row, Store, now
-from fuzz.campaign.summary import Summary, books, summarize, write_files
+from fuzz.campaign.records import RunOutcome
+from fuzz.campaign.store import Row, Store, utc_now
+from fuzz.campaign.summary import Summary, rebuild_ledger, summarize, write_files
 from fuzz.campaign.triage import Triage
 from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
-from fuzz.campaign.workers.protocol import Answer, Death, Doing, Event, Failure, Job, Workers
+from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job, Workers, WorkerStatus
 from fuzz.errors import StoreError, WorkersLost
 from fuzz.execute.case import shared_difference
 from fuzz.features.traits import traits
@@ -60,7 +60,7 @@ class Progress:
     seconds: float
     tallies: dict[str, Tally]
     buckets: int
-    workers: list[Doing]
+    workers: list[WorkerStatus]
     finishing: bool
     left: float | None = None
 
@@ -74,7 +74,7 @@ class _Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class _Rerun:
     """The tag of a case that runs again, alone: so many times its worker was killed, perhaps by others; or
     the fuzzer failed on it where other cases had run."""
 
@@ -90,7 +90,7 @@ class _Control:
 
     target: str
     index: int
-    dead: Seen
+    dead: RunOutcome
     other: str = EAGER
     kills: int = 0
 
@@ -111,7 +111,7 @@ class Campaign:
         self._configuration = configuration
         self._store = store or Store.in_memory(configuration)
         self._watch = watch
-        self._ledger = books(self._store)
+        self._ledger = rebuild_ledger(self._store)
         self._before = self._store.elapsed
         self._troubles: Counter[str] = Counter()
         self._gauge = Gauge()
@@ -127,7 +127,10 @@ class Campaign:
         """
         writable = True
         lost = ""
-        sessions = [*self._store.get("sessions"), {"started": now(), "from": self._before, "ended": "killed"}]
+        sessions = [
+            *self._store.get("sessions"),
+            {"started": utc_now(), "from": self._before, "ended": "killed"},
+        ]
         complete = False
         with self._workers() as pool, _signals(self._interrupt):
             self._pool = pool
@@ -171,16 +174,18 @@ class Campaign:
             try:
                 self._store.set("sessions", sessions, self._elapsed())
                 self._store.set("ended", sessions[-1]["ended"], self._elapsed())
-                self._store.set("troubles", [*self._store.get("troubles"), *self._told()], self._elapsed())
+                self._store.set(
+                    "troubles", [*self._store.get("troubles"), *self._trouble_texts()], self._elapsed()
+                )
                 self._troubles.clear()
                 write_files(self._store, self._ledger.buckets())
             except StoreError as error:
                 self._troubles[str(error)] += 1
         if lost:  # which is nothing to tell of the campaign once it has gone on
             self._troubles[lost] += 1
-        return summarize(self._store, self._ledger, interrupted=not complete, troubles=self._told())
+        return summarize(self._store, self._ledger, interrupted=not complete, troubles=self._trouble_texts())
 
-    def _told(self) -> tuple[str, ...]:
+    def _trouble_texts(self) -> tuple[str, ...]:
         """The troubles, each once."""
         return tuple(
             text if count == 1 else f"{text}\n({count} times)" for text, count in self._troubles.items()
@@ -306,14 +311,14 @@ class Campaign:
             else:
                 self._arrive(tag.target, tag.index, seen)
             return
-        name, index = tag.target, tag.index if isinstance(tag, _Again) else tag.indices[event.position]
-        kills = tag.kills if isinstance(tag, _Again) else 0
-        seen = _unable(event) if isinstance(event, Failure) else understand(event)
+        name, index = tag.target, tag.index if isinstance(tag, _Rerun) else tag.indices[event.position]
+        kills = tag.kills if isinstance(tag, _Rerun) else 0
+        seen = _unable(event) if isinstance(event, Failure) else run_of_event(event)
         if isinstance(event, Failure) and isinstance(tag, _Lease):
             # Perhaps it is what ran before in that worker that is to blame.
-            self._urgent(self._item(name, index), _Again(name, index, kills))
+            self._urgent(self._item(name, index), _Rerun(name, index, kills))
         elif killed and kills < KILLS:
-            self._urgent(self._item(name, index), _Again(name, index, kills + 1))
+            self._urgent(self._item(name, index), _Rerun(name, index, kills + 1))
         elif seen.kind:
             # Whose death was it? A program that kills eager or a control as well proves nothing.
             self._control(_Control(name, index, seen))
@@ -323,13 +328,13 @@ class Campaign:
     def _control(self, tag: _Control) -> None:
         self._urgent(handlers.program_item(self._program(tag.index), tag.other), tag)
 
-    def _urgent(self, item: dict[str, Any], tag: _Again | _Control) -> None:
+    def _urgent(self, item: dict[str, Any], tag: _Rerun | _Control) -> None:
         label = f"{tag.target} {tag.index} again"
         job = Job((item,), self._configuration.limit, urgent=True, fresh=True, tag=tag, label=label)
         self._again += 1
         self._pool.submit(job)
 
-    def _arrive(self, name: str, index: int, seen: Seen) -> None:
+    def _arrive(self, name: str, index: int, seen: RunOutcome) -> None:
         if self._ledger.lines[name].knows(index):
             # A lease of a node that was thought dead may be answered twice.
             return
@@ -391,14 +396,14 @@ def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
             signal.signal(kind, handler)
 
 
-def judge_death(dead: Seen, event: Event, other: str) -> Seen:
+def judge_death(dead: RunOutcome, event: Event, other: str) -> RunOutcome:
     """Whose death it was: `event` says what another target did of the program on which a worker died."""
-    seen = _unable(event) if isinstance(event, Failure) else understand(event)
+    seen = _unable(event) if isinstance(event, Failure) else run_of_event(event)
     if not seen.kind:
         return dead
-    return Seen("poisoned", "", (), shared_difference(other, seen.reason), dead.seconds)
+    return RunOutcome("poisoned", "", (), shared_difference(other, seen.reason), dead.seconds)
 
 
-def _unable(event: Failure) -> Seen:
+def _unable(event: Failure) -> RunOutcome:
     """A case on which the fuzzer itself failed: it counts as poisoned, and the failure is reported."""
-    return Seen("poisoned", "", (), "the fuzzer failed on it", 0.0)
+    return RunOutcome("poisoned", "", (), "the fuzzer failed on it", 0.0)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from fuzz.campaign.records import example_to_json, seen_to_json
+from fuzz.campaign.records import example_to_json, run_to_json
 from fuzz.campaign.store import Store
 
 _FACTS = ("version", "configuration", "versions", "started", "sessions", "elapsed", "known")
@@ -30,7 +30,7 @@ def lines(store: Store) -> Iterator[str]:
 def _objects(store: Store) -> Iterator[dict[str, Any]]:
     yield {"kind": "campaign", **{key: store.get(key) for key in _FACTS}}
     for row in store.rows():
-        seen = seen_to_json(store.seen(row.target, row.index) if row.seen.signature else row.seen)
+        seen = run_to_json(store.seen(row.target, row.index) if row.seen.signature else row.seen)
         died = seen.pop("kind")
         yield {"kind": "case", "target": row.target, "case": row.index, "at": row.at, "died": died, **seen}
     for _, example in sorted(store.examples().items()):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from fuzz.campaign import repro_trial
 from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
-from fuzz.campaign.records import Example, Seen, State, Suspect
+from fuzz.campaign.records import Example, RunOutcome, State, Suspect
 from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job, Workers
@@ -38,18 +38,20 @@ AGAIN = 3
 REPLAYS = 4
 
 
-def understand(event: Event) -> Seen:
+def run_of_event(event: Event) -> RunOutcome:
     """What an event of the pool says about the program that ran; PoolError for a mistake of the fuzzer."""
     match event:
         case Answer(_, _, value, seconds):
             result = Result.from_json(value)
             signature = buckets.signature(result.findings) if result.outcome == "finding" else ""
             traits = tuple(value.get("traits", ()))
-            return Seen(result.outcome, signature, result.findings, result.reason, seconds, traits=traits)
+            return RunOutcome(
+                result.outcome, signature, result.findings, result.reason, seconds, traits=traits
+            )
         case Death(_, _, kind, cause, stack, output, seconds):
             finding = buckets.death(kind, cause, stack)
             text = "\n".join(part for part in (stack, output) if part)
-            return Seen(
+            return RunOutcome(
                 "finding", buckets.signature((finding,)), (finding,), finding.message, seconds, kind, text
             )
         case _:
@@ -71,10 +73,12 @@ class Runner:
         if (program, target) not in self._begun and not self._cancelled:
             self._begun[program, target] = self._submit(handlers.program_item(program, target), False, limit)
 
-    def run(self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None) -> Seen:
+    def run(
+        self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None
+    ) -> RunOutcome:
         """Run a program and wait for it; CancelledError when the campaign ends first."""
         begun = None if fresh else self._begun.pop((program, target), None)
-        return understand(self._ask(handlers.program_item(program, target), fresh, limit, begun))
+        return run_of_event(self._ask(handlers.program_item(program, target), fresh, limit, begun))
 
     def shows(self, text: str, finding: Finding) -> bool:
         """Whether a repro script shows its difference, and not another one."""
@@ -120,7 +124,7 @@ class Runner:
         return future
 
 
-def attended(pool: Pool, work: Callable[[], T]) -> T:
+def serve_pool_during(pool: Pool, work: Callable[[], T]) -> T:
     """The result of `work`, which asks a `Runner` in a thread, while this thread serves the pool."""
     with ThreadPoolExecutor(1) as threads:
         future = threads.submit(work)
@@ -187,7 +191,7 @@ def _interesting(
 
 
 def _confirmed(
-    suspect: Suspect, program: Program, seen: Seen, runner: Runner, *, evaluations: int
+    suspect: Suspect, program: Program, seen: RunOutcome, runner: Runner, *, evaluations: int
 ) -> Example:
     """A finding that fresh workers show: in a bucket, with its script tried."""
     finding = buckets.primary_finding(seen.findings)
@@ -197,7 +201,7 @@ def _confirmed(
     return Example(suspect, program, seen, bucket, text, state, evaluations)
 
 
-def _doubtful(suspect: Suspect, runs: list[Seen], runner: Runner, *, evaluations: int) -> Example:
+def _doubtful(suspect: Suspect, runs: list[RunOutcome], runner: Runner, *, evaluations: int) -> Example:
     """A finding that comes and goes, or needs what an earlier case left behind, with what each run gave.
 
     `runs` are those that fresh workers have made of the program already.
@@ -220,7 +224,7 @@ def _doubtful(suspect: Suspect, runs: list[Seen], runner: Runner, *, evaluations
     return Example(suspect, suspect.program, suspect.seen, bucket, text, state, evaluations, tuple(replays))
 
 
-def _words(seen: Seen) -> str:
+def _words(seen: RunOutcome) -> str:
     """A run in a few words."""
     if seen.signature:
         return f"finding: {seen.signature}"

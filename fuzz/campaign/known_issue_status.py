@@ -31,7 +31,9 @@ def standings(
     return tuple(found)
 
 
-def unchecked(issues: Sequence[Issue], targets: Sequence[str], torch: str) -> tuple[IssueStatus, ...]:
+def unchecked_standings(
+    issues: Sequence[Issue], targets: Sequence[str], torch: str
+) -> tuple[IssueStatus, ...]:
     """The same without running anything, for a campaign that was cut short."""
     return tuple(
         IssueStatus(issue, target, "unchecked", "the campaign was not complete")

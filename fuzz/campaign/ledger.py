@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from fuzz.campaign.records import STATES, Example, Seen, Suspect
+from fuzz.campaign.records import STATES, Example, RunOutcome, Suspect
 from fuzz.corpus import buckets
 
 # More than this many examples of one signature have not been worth their time.
@@ -43,7 +43,7 @@ class Tally:
     poisons: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
 
-    def count(self, seen: Seen) -> None:
+    def count(self, seen: RunOutcome) -> None:
         """Count one settled case."""
         self.cases += 1
         self.seconds += seen.seconds
@@ -71,7 +71,7 @@ class Line:
 
     issued: int = 0
     settled: int = 0
-    waiting: dict[int, tuple[Seen, float]] = field(default_factory=dict)
+    waiting: dict[int, tuple[RunOutcome, float]] = field(default_factory=dict)
 
     def knows(self, index: int) -> bool:
         """Whether that case has been answered."""
@@ -143,7 +143,7 @@ class Ledger:
         self.groups: dict[tuple[str, str], Group] = {}
         self._look = look
 
-    def arrive(self, target: str, index: int, seen: Seen, at: float) -> None:
+    def arrive(self, target: str, index: int, seen: RunOutcome, at: float) -> None:
         """An answer; `at` is in seconds since the campaign's start."""
         self.lines[target].waiting[index] = (seen, at)
 

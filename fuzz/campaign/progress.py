@@ -24,7 +24,7 @@ _COLUMNS = ("target", "cases", "/s", "agree", "poisoned", "refused", "findings",
 
 
 @contextmanager
-def watching(configuration: Configuration, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
+def progress_shown(configuration: Configuration, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
     """Yields what a `Campaign` calls with its progress.
 
     with watching(configuration, sys.stderr) as watch:

@@ -1,8 +1,8 @@
 """What a campaign remembers of a case and of a finding, and the JSON form of it in the campaign's file.
 
-`Seen` is one run of one program on one target. `Suspect` is a case that shows a finding, `Example` the same
-finding after it has been investigated. All are plain data: an example that is read from a file is equal to
-the one that was written.
+`RunOutcome` is one run of one program on one target. `Suspect` is a case that shows a finding, `Example` the
+same finding after it has been investigated. All are plain data: an example that is read from a file is equal
+to the one that was written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STATES: tuple[State, ...] = ("shown", "confirmed", "flaky", "unconfirmed", "unre
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunOutcome:
     """What one run of a program on a target showed.
 
     `signature` is "" unless there is a finding. A dead worker is a finding too: `kind` is then "crash" or
@@ -45,7 +45,7 @@ class Suspect:
     target: str
     index: int
     program: Program
-    seen: Seen
+    seen: RunOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Example:
 
     suspect: Suspect
     program: Program
-    seen: Seen
+    seen: RunOutcome
     bucket: str
     script: str
     state: State
@@ -73,7 +73,7 @@ class Example:
         return len(self.program.statements)
 
 
-def seen_to_json(seen: Seen) -> dict[str, Any]:
+def run_to_json(seen: RunOutcome) -> dict[str, Any]:
     """A run as plain data, without the traits (they are counted, not kept)."""
     return {
         "outcome": seen.outcome,
@@ -86,10 +86,10 @@ def seen_to_json(seen: Seen) -> dict[str, Any]:
     }
 
 
-def seen_from_json(data: Mapping[str, Any]) -> Seen:
-    """The run that `seen_to_json` gave."""
+def run_from_json(data: Mapping[str, Any]) -> RunOutcome:
+    """The run that `run_to_json` gave."""
     findings = tuple(finding_from_json(finding) for finding in data["findings"])
-    return Seen(**{**data, "findings": findings})
+    return RunOutcome(**{**data, "findings": findings})
 
 
 def example_to_json(example: Example) -> dict[str, Any]:
@@ -98,9 +98,9 @@ def example_to_json(example: Example) -> dict[str, Any]:
         "target": example.suspect.target,
         "index": example.suspect.index,
         "original": to_json(example.suspect.program),
-        "first": seen_to_json(example.suspect.seen),
+        "first": run_to_json(example.suspect.seen),
         "program": to_json(example.program),
-        "seen": seen_to_json(example.seen),
+        "seen": run_to_json(example.seen),
         "bucket": example.bucket,
         "script": example.script,
         "state": example.state,
@@ -111,11 +111,11 @@ def example_to_json(example: Example) -> dict[str, Any]:
 
 def example_from_json(data: Mapping[str, Any]) -> Example:
     """The example that `example_to_json` gave; ProgramError if its programs are not valid any more."""
-    first = seen_from_json(data["first"])
+    first = run_from_json(data["first"])
     return Example(
         suspect=Suspect(data["target"], data["index"], from_json(data["original"]), first),
         program=from_json(data["program"]),
-        seen=seen_from_json(data["seen"]),
+        seen=run_from_json(data["seen"]),
         bucket=data["bucket"],
         script=data["script"],
         state=data["state"],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fuzz.campaign.devices import gpus, require, workers
-from fuzz.campaign.investigate import Runner, attended, investigate
-from fuzz.campaign.records import Example, Seen, Suspect
+from fuzz.campaign.investigate import Runner, investigate, serve_pool_during
+from fuzz.campaign.records import Example, RunOutcome, Suspect
 from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
 from fuzz.corpus import buckets, case_file
@@ -41,8 +41,8 @@ def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
     at_once = min(2, workers(device))
     with Pool(handlers.HANDLER, jobs=at_once, warm=[target], gpus=gpus(device)) as pool:
         runner = Runner(pool, limit)
-        found = attended(pool, lambda: _investigate(case, target, runner, at_once > 1))
-    if isinstance(found, Seen):
+        found = serve_pool_during(pool, lambda: _investigate(case, target, runner, at_once > 1))
+    if isinstance(found, RunOutcome):
         return Reduced(None, f"does not differ on {target}: {found.outcome}. {found.reason}".rstrip(), False)
     program = found.program
     smaller = replace(
@@ -62,7 +62,7 @@ def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
     return Reduced(smaller, said, found.bucket == case.bucket)
 
 
-def _investigate(case: Case, target: str, runner: Runner, ahead: bool) -> Example | Seen:
+def _investigate(case: Case, target: str, runner: Runner, ahead: bool) -> Example | RunOutcome:
     seen = runner.run(case.program, target)
     if not seen.signature:
         return seen

@@ -12,7 +12,7 @@ from fuzz.execute.call import LACKS
 _CHANCE = 1e-6
 
 
-def reticent(tallies: Mapping[str, Tally], shares: Mapping[str, float]) -> dict[str, str]:
+def excessive_refusals(tallies: Mapping[str, Tally], shares: Mapping[str, float]) -> dict[str, str]:
     """Of a campaign's targets those that decline more than they may, and in words how much that is. `shares`
     says what they may (`Target.refuses`); of others it may be everything."""
     found = {}

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from fuzz.campaign.devices import gpus, has
-from fuzz.campaign.investigate import understand
-from fuzz.campaign.records import Seen
+from fuzz.campaign.investigate import run_of_event
+from fuzz.campaign.records import RunOutcome
 from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Job
@@ -99,11 +99,11 @@ def replay(
         ]
         for event in pool.run(queue):
             file, case, name = work[event.job.tag]
-            found[event.job.tag] = judge(file, case, name, understand(event))
+            found[event.job.tag] = judge(file, case, name, run_of_event(event))
     return [found[place] for place in sorted(found)]
 
 
-def judge(file: Path, case: Case, target: str, seen: Seen) -> Replayed:
+def judge(file: Path, case: Case, target: str, seen: RunOutcome) -> Replayed:
     """Hold what was seen against what the file expects of this target."""
     bucket = buckets.bucket(seen.findings, case.program) if seen.outcome == "finding" else ""
     same = bucket == case.bucket

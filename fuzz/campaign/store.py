@@ -37,11 +37,11 @@ from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.memory_gauge import Sample
 from fuzz.campaign.records import (
     Example,
-    Seen,
+    RunOutcome,
     example_from_json,
     example_to_json,
-    seen_from_json,
-    seen_to_json,
+    run_from_json,
+    run_to_json,
 )
 from fuzz.errors import StoreError
 from fuzz.program.decode import ProgramError
@@ -87,7 +87,7 @@ class Row:
 
     target: str
     index: int
-    seen: Seen
+    seen: RunOutcome
     at: float
 
 
@@ -182,7 +182,7 @@ class Store:
         values = (row.target, row.index, seen.outcome, seen.reason, seen.signature, seen.kind)
         self._write("insert into results values (?, ?, ?, ?, ?, ?, ?, ?)", (*values, seen.seconds, row.at))
         if seen.signature:
-            record = json.dumps(seen_to_json(seen))
+            record = json.dumps(run_to_json(seen))
             self._write("insert into findings values (?, ?, ?)", (row.target, row.index, record))
         for trait in seen.traits:
             self._traits[row.target, trait, seen.outcome] += 1
@@ -266,13 +266,13 @@ class Store:
         """Every case in the file, without the text of its findings, by target and case number."""
         query = "select target, case_index, outcome, signature, reason, seconds, kind, at from results"
         for target, index, outcome, signature, reason, seconds, kind, at in self._query(query):
-            yield Row(target, index, Seen(outcome, signature, (), reason, seconds, kind), at)
+            yield Row(target, index, RunOutcome(outcome, signature, (), reason, seconds, kind), at)
 
-    def seen(self, target: str, index: int) -> Seen:
+    def seen(self, target: str, index: int) -> RunOutcome:
         """What was seen of a finding."""
         query = "select record from findings where target = ? and case_index = ?"
         ((record,),) = self._query(query, target, index)
-        return seen_from_json(json.loads(record))
+        return run_from_json(json.loads(record))
 
     def examples(self) -> dict[tuple[str, int], Example]:
         """Every investigated example, by target and case."""
@@ -321,7 +321,7 @@ class Store:
                 **configurations.versions(),
                 "generator": configurations.fingerprint(configuration),
             },
-            "started": now(),
+            "started": utc_now(),
             "sessions": [],
             "known": [],
             "troubles": [],
@@ -368,7 +368,7 @@ class Store:
         )
 
 
-def now() -> str:
+def utc_now() -> str:
     """This moment, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 

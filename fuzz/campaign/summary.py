@@ -16,7 +16,7 @@ from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.ledger import Bucket, Ledger, Tally
 from fuzz.campaign.memory_gauge import Growth, Sample, growth
 from fuzz.campaign.records import Suspect
-from fuzz.campaign.refusal_rate import reticent
+from fuzz.campaign.refusal_rate import excessive_refusals
 from fuzz.campaign.store import Store
 from fuzz.campaign.workers import handlers
 from fuzz.corpus import case_file
@@ -55,7 +55,8 @@ class Summary:
 
     `files` has for each target and bucket the corpus file and the script; `known` what became of the known
     issues; `sessions` when it ran, and whether each ended by itself; `memory` how much the driver and
-    the largest worker had; `reticent` what is to be said of targets that decline more than they may.
+    the largest worker had; `excessive_refusals` what is to be said of targets that decline more than they
+    may.
     """
 
     configuration: Configuration
@@ -96,7 +97,7 @@ class Summary:
         return [standing for standing in self.known if standing.state == "gone"]
 
 
-def books(store: Store) -> Ledger:
+def rebuild_ledger(store: Store) -> Ledger:
     """The ledger of a campaign, made up again from its file."""
     configuration = store.configuration
 
@@ -116,7 +117,7 @@ def summarize(
     store: Store, ledger: Ledger | None = None, *, interrupted: bool = False, troubles: tuple[str, ...] = ()
 ) -> Summary:
     """The summary of a campaign; `ledger` if its books are at hand. StoreError if the file is damaged."""
-    books_ = ledger or books(store)
+    books_ = ledger or rebuild_ledger(store)
     found = books_.buckets()
     samples = store.memory()
     return Summary(
@@ -134,11 +135,11 @@ def summarize(
         memory=growth(samples, store.elapsed),
         interrupted=interrupted or store.get("ended") != "complete",
         troubles=[*store.get("troubles", []), *troubles],
-        reticent=reticent(books_.tallies, store.get("refuses", {})),
+        reticent=excessive_refusals(books_.tallies, store.get("refuses", {})),
     )
 
 
-def recorded(bucket: Bucket, configuration: Configuration, torch_version: str) -> case_file.Case:
+def case_of_bucket(bucket: Bucket, configuration: Configuration, torch_version: str) -> case_file.Case:
     """A bucket's example as a corpus case."""
     from fuzz.corpus import buckets
 
@@ -164,7 +165,9 @@ def write_files(store: Store, found: list[Bucket]) -> None:
         return
     configuration, torch_version = store.configuration, store.get("versions")["torch"]
     for bucket, name in zip(found, _names(found), strict=True):
-        store.file("corpus", f"{name}.json", case_file.dumps(recorded(bucket, configuration, torch_version)))
+        store.file(
+            "corpus", f"{name}.json", case_file.dumps(case_of_bucket(bucket, configuration, torch_version))
+        )
         store.file("repro", f"{name}.py", bucket.example.script)
 
 

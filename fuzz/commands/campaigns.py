@@ -125,10 +125,10 @@ def _run(
     cases: Path,
 ) -> int:
     from fuzz.campaign.driver import Campaign
-    from fuzz.campaign.progress import watching
+    from fuzz.campaign.progress import progress_shown
     from fuzz.report.html_report import page
 
-    with watching(configuration, sys.stderr) as watch:
+    with progress_shown(configuration, sys.stderr) as watch:
         with _whole(store.folder or Path()):
             campaign = Campaign(configuration, store, watch)
         summary = campaign.run()
@@ -154,11 +154,11 @@ def status(summary: Summary) -> int:
 
 
 def _with_standings(store: Store, summary: Summary, issues: tuple[Issue, ...], cases: Path) -> Summary:
-    from fuzz.campaign.known_issue_status import standings, unchecked
+    from fuzz.campaign.known_issue_status import standings, unchecked_standings
 
     targets, torch_version = summary.configuration.targets, summary.versions["torch"]
     if summary.interrupted:
-        known = unchecked(issues, targets, torch_version)
+        known = unchecked_standings(issues, targets, torch_version)
     else:
         known = standings(issues, cases, targets, torch_version, jobs_at_once=summary.configuration.jobs)
     store.set("known", [standing.to_json() for standing in known], store.elapsed)

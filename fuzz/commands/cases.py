@@ -16,7 +16,7 @@ from fuzz.report import json_output, tables
 from fuzz.safe_text import shell_command
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.catalog import find, usable
-from fuzz.targets.plugins import attribute, registered
+from fuzz.targets.plugins import attribute, registered_targets
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -153,7 +153,7 @@ def repro(options: argparse.Namespace) -> int:
 def targets(options: argparse.Namespace) -> int:
     """List the compilers that can be tested."""
     rows = [(target.name, target.description, target.available()) for target in SHIPPED.values()]
-    rows += [_registered(name) for name in registered()]
+    rows += [_registered(name) for name in registered_targets()]
     if options.json:
         keys = ("name", "description", "unavailable")
         say_object({"targets": [dict(zip(keys, row, strict=True)) for row in rows]})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 
 from fuzz.errors import TargetError
-from fuzz.targets.plugins import registered
+from fuzz.targets.plugins import registered_targets
 
 # What `fuzz.targets.target` prepares Inductor with: by default it times kernels and chooses, and keeps them.
 _INDUCTOR = """
@@ -119,7 +119,7 @@ def compiler_named(target: str) -> Compiler:
     """
     if target in _COMPILE:
         return Compiler(target, *_COMPILE[target], exact=target in _EXACT)
-    module, colon, function = registered().get(target, target).partition(":")
+    module, colon, function = registered_targets().get(target, target).partition(":")
     words = f"{module}.{function}".split(".")
     if not colon or not all(word.isidentifier() and not iskeyword(word) for word in words):
         raise TargetError(f"target {target!r} is not of the form package.module:function")

@@ -29,7 +29,7 @@ from fuzz.targets.target import CAPABILITIES, Target, do_nothing
 GROUP = "aotfuzz.targets"
 
 
-def registered() -> dict[str, str]:
+def registered_targets() -> dict[str, str]:
     """The names that installed packages have registered, and the `package.module:function` of each.
 
     A name that a shipped target has is not among them.
@@ -44,7 +44,7 @@ def load(name: str) -> Target:
     Raises TargetError if there is none, if its module fails, or if it is no target.
     """
     # Every worker comes by here: it takes longer to ask all packages what they register than to run a case.
-    known = {} if ":" in name else registered()
+    known = {} if ":" in name else registered_targets()
     path = known.get(name, name)
     if ":" not in path:
         raise TargetError(

@@ -28,7 +28,7 @@ from fuzz.campaign.configuration import Configuration, fingerprint, versions
 from fuzz.campaign.devices import gpus, workers
 from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
-from fuzz.campaign.workers.protocol import Answer, Death, Doing, Event, Failure, Job
+from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job, WorkerStatus
 from fuzz.errors import ConfigurationError, PoolError, WorkersLost
 
 LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
@@ -171,14 +171,14 @@ class Cluster:
         if self._client.status != "connecting" or now - self._missed > CONNECT:
             raise WorkersLost(f"the scheduler of the cluster at {self._where} is gone")
 
-    def states(self) -> list[Doing]:
+    def states(self) -> list[WorkerStatus]:
         """What each lease waits for; how many nodes there are comes first."""
         now = time.monotonic()
         with self._lock:
             leases = list(self._leases.values())
-        found = [Doing(f"{len(self._nodes())} nodes")]
+        found = [WorkerStatus(f"{len(self._nodes())} nodes")]
         found += [
-            Doing("reducing" if one.job.urgent else "leased", one.job.label, now - one.since)
+            WorkerStatus("reducing" if one.job.urgent else "leased", one.job.label, now - one.since)
             for one in leases
         ]
         return found

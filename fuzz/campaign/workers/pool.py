@@ -35,7 +35,7 @@ from typing import Any, Literal
 from fuzz.campaign.workers import process as processes
 from fuzz.campaign.workers import worker
 from fuzz.campaign.workers.process import Process
-from fuzz.campaign.workers.protocol import Answer, Death, Doing, Event, Failure, Job
+from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job, WorkerStatus
 from fuzz.errors import PoolError
 
 GIGABYTE = 1 << 30
@@ -123,18 +123,18 @@ class Pool:
         """A quarter of a second hides the pipe."""
         return 0.25
 
-    def states(self) -> list[Doing]:
+    def states(self) -> list[WorkerStatus]:
         """What each worker does, for a live view."""
         found = []
         now = time.monotonic()
         for one in self._workers:
             if not one.ready:
-                found.append(Doing("starting"))
+                found.append(WorkerStatus("starting"))
             elif one.job is None:
-                found.append(Doing("idle"))
+                found.append(WorkerStatus("idle"))
             else:
                 word = "stopping" if one.dumping else "reducing" if one.job.urgent else "running"
-                found.append(Doing(word, one.job.label, now - one.since))
+                found.append(WorkerStatus(word, one.job.label, now - one.since))
         return found
 
     def submit(self, job: Job) -> None:

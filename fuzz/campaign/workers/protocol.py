@@ -70,7 +70,7 @@ Event = Answer | Failure | Death
 
 
 @dataclass(frozen=True, slots=True)
-class Doing:
+class WorkerStatus:
     """What one worker does, for a live view: a word, what at, and for how many seconds."""
 
     state: str
@@ -102,5 +102,5 @@ class Workers(Protocol):
     def wake(self) -> None:
         """Make a `wait` in another thread return."""
 
-    def states(self) -> list[Doing]:
+    def states(self) -> list[WorkerStatus]:
         """What each worker does."""

@@ -12,7 +12,7 @@ import pytest
 
 from fuzz.campaign.configuration import Budget, Configuration
 from fuzz.campaign.driver import Campaign, Progress, judge_death
-from fuzz.campaign.records import Seen
+from fuzz.campaign.records import RunOutcome
 from fuzz.campaign.store import FILE, Store
 from fuzz.campaign.summary import Summary, summarize
 from fuzz.campaign.workers import handlers
@@ -302,14 +302,14 @@ def test_a_case_that_the_generator_cannot_make_ends_no_campaign(monkeypatch: pyt
     campaign = Campaign(_configuration("good", cases=1))
     monkeypatch.setattr(handlers, "generate", failing)
     campaign._arrive(
-        "tests.fuzz.bad_targets:good", 0, Seen("poisoned", "", (), "the fuzzer failed on it", 0.0)
+        "tests.fuzz.bad_targets:good", 0, RunOutcome("poisoned", "", (), "the fuzzer failed on it", 0.0)
     )
     campaign._ledger.settle()
     assert campaign._ledger.tallies["tests.fuzz.bad_targets:good"].poisons == {"the fuzzer failed on it": 1}
 
 
 def test_a_program_that_kills_eager_proves_nothing() -> None:
-    death = Seen("finding", "errors/call: crash", (), "killed", 0.1, "crash", "")
+    death = RunOutcome("finding", "errors/call: crash", (), "killed", 0.1, "crash", "")
     job = Job((), 1.0)
     died_too = Death(job, 0, "crash", "killed by SIGSEGV", "", "", 0.1)
     returned = Answer(job, 0, {"outcome": "agree", "findings": [], "reason": "", "seconds": 0.1}, 0.1, 0)

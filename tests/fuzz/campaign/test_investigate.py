@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fuzz.campaign.investigate import REPLAYS, Runner, investigate
-from fuzz.campaign.records import Seen, Suspect
+from fuzz.campaign.records import RunOutcome, Suspect
 from fuzz.campaign.workers.protocol import Answer, Death, Event, Job
 from fuzz.choices import SeededChoices
 from fuzz.corpus import buckets
@@ -22,8 +22,8 @@ from oracles import Finding
 from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE
 
 FINDING = Finding("input-data", "arg[0]", "2.0", "1.0", "arg[0]: 2.0 in eager, 1.0 in the target")
-DIFFERS = Seen("finding", "input-data/arg", (FINDING,), "arg[0] differs", 0.1)
-AGREES = Seen("agree", "", (), "agree", 0.1)
+DIFFERS = RunOutcome("finding", "input-data/arg", (FINDING,), "arg[0] differs", 0.1)
+AGREES = RunOutcome("agree", "", (), "agree", 0.1)
 OTHER = replace(DIFFERS, signature="values/out")
 SUSPECT = Suspect("eager", 3, DOUBLE_IN_PLACE, DIFFERS)
 
@@ -31,11 +31,13 @@ SUSPECT = Suspect("eager", 3, DOUBLE_IN_PLACE, DIFFERS)
 class Scripted(Runner):
     """A runner whose fresh workers show one thing after the other, and whose used ones show the finding."""
 
-    def __init__(self, *shown: Seen) -> None:
+    def __init__(self, *shown: RunOutcome) -> None:
         self.limit = 1.0
-        self._shown: Iterator[Seen] = iter(shown)
+        self._shown: Iterator[RunOutcome] = iter(shown)
 
-    def run(self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None) -> Seen:
+    def run(
+        self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None
+    ) -> RunOutcome:
         return next(self._shown) if fresh else DIFFERS
 
     def shows(self, script: str, finding: Finding) -> bool:
@@ -50,7 +52,7 @@ def test_what_some_fresh_workers_show_is_flaky_and_says_what_the_others_gave() -
 
 
 def test_what_no_fresh_worker_shows_is_unconfirmed() -> None:
-    poisoned = Seen("poisoned", "", (), "eager is unstable", 0.1)
+    poisoned = RunOutcome("poisoned", "", (), "eager is unstable", 0.1)
     example = investigate(SUSPECT, Scripted(AGREES, AGREES, poisoned, AGREES))
     assert (example.state, example.bucket) == ("unconfirmed", "unconfirmed/input-data/arg")
     assert example.replays == ("agree", "agree", "poisoned: eager is unstable", "agree")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from fuzz.campaign.ledger import MOST_EXAMPLES, Group
-from fuzz.campaign.records import Example, Seen, Suspect
+from fuzz.campaign.records import Example, RunOutcome, Suspect
 from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE
 
-SEEN = Seen("finding", "signature", (), "", 0.1)
+SEEN = RunOutcome("finding", "signature", (), "", 0.1)
 
 
 def _example(bucket: str) -> Example:

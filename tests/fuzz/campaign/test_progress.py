@@ -12,11 +12,15 @@ from fuzz.campaign import progress as campaign_progress
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.driver import Progress
 from fuzz.campaign.ledger import Tally
-from fuzz.campaign.workers.protocol import Doing
+from fuzz.campaign.workers.protocol import WorkerStatus
 
 CONFIGURATION = Configuration(targets=("aot",), seconds=60.0)
 TALLY = Tally(cases=40, agree=30, findings=10, crashes=2)
-WORKERS = [Doing("running", "aot 17-30", 0.4), Doing("reducing", "aot 3", 2.0), Doing("idle")]
+WORKERS = [
+    WorkerStatus("running", "aot 17-30", 0.4),
+    WorkerStatus("reducing", "aot 3", 2.0),
+    WorkerStatus("idle"),
+]
 PROGRESS = Progress(20.0, {"aot": TALLY}, 3, WORKERS, False, 40.0)
 
 
@@ -48,7 +52,7 @@ def test_a_narrow_terminal_shows_whole_words() -> None:
 
 
 def test_many_workers_are_summed_up() -> None:
-    many = Progress(20.0, {"aot": TALLY}, 3, [Doing("idle")] * 40, True, None)
+    many = Progress(20.0, {"aot": TALLY}, 3, [WorkerStatus("idle")] * 40, True, None)
     text = _rendered(many)
     assert "and 24 more" in text
     assert "finishing" in text
@@ -56,7 +60,7 @@ def test_many_workers_are_summed_up() -> None:
 
 def test_a_log_gets_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
-    with campaign_progress.watching(CONFIGURATION, log) as watch:
+    with campaign_progress.progress_shown(CONFIGURATION, log) as watch:
         watch(PROGRESS)
         assert log.getvalue() == "", "not at once"
         monkeypatch.setattr(campaign_progress, "LINE_SECONDS", 0.0)
@@ -71,7 +75,7 @@ def test_a_log_that_nobody_reads_stops_nothing() -> None:
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    with campaign_progress.watching(CONFIGURATION, Closed()) as watch:
+    with campaign_progress.progress_shown(CONFIGURATION, Closed()) as watch:
         watch._last = float("-inf")  # type: ignore[attr-defined]
         watch(PROGRESS)
         watch(PROGRESS)

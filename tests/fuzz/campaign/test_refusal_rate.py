@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fuzz.campaign.ledger import Tally
-from fuzz.campaign.refusal_rate import reticent, too_often
+from fuzz.campaign.refusal_rate import excessive_refusals, too_often
 from fuzz.cli import main
 from fuzz.execute.case import execute
 from fuzz.targets.builtin_targets import SHIPPED
@@ -47,9 +47,9 @@ def test_what_may_be_declined() -> None:
 def test_what_a_target_lacks_is_not_declined() -> None:
     tally = Tally(cases=100, refused=60)
     tally.refusals.update({"lacks module": 60})
-    assert reticent({"one": tally}, {"one": 0.01}) == {}
+    assert excessive_refusals({"one": tally}, {"one": 0.01}) == {}
     tally.refusals.update({"StorageMutation": 30})
-    found = reticent({"one": tally, "another": tally, "third": tally}, {"one": 0.01, "third": 1.0})
+    found = excessive_refusals({"one": tally, "another": tally, "third": tally}, {"one": 0.01, "third": 1.0})
     assert list(found) == ["one"]
     assert "30 of 100 cases, 30.00%" in found["one"]
 
@@ -60,7 +60,7 @@ def test_what_a_target_says_it_declines_is_run_and_does_not_count() -> None:
     assert reason == "lacks operator: sin: hard"
     tally = Tally(cases=100, refused=100)
     tally.refusals.update({reason: 100})
-    assert reticent({"one": tally}, {"one": 0.01}) == {}
+    assert excessive_refusals({"one": tally}, {"one": 0.01}) == {}
     left = Target("one", "", _writing_and_declining, lambda error: "hard", declines=("operator: sin",))
     assert [finding.clause for finding in execute(SINE, left).findings] == ["refusals"]
     assert execute(SINE, replace(target, declines=("operator: cos",))).reason == "hard"

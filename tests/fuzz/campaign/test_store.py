@@ -17,9 +17,9 @@ from fuzz.campaign import configuration as configurations
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.export import lines
 from fuzz.campaign.memory_gauge import Sample
-from fuzz.campaign.records import Example, Seen, Suspect, example_from_json, example_to_json
+from fuzz.campaign.records import Example, RunOutcome, Suspect, example_from_json, example_to_json
 from fuzz.campaign.store import FILE, VERSION, Row, Store
-from fuzz.campaign.summary import books, summarize
+from fuzz.campaign.summary import rebuild_ledger, summarize
 from fuzz.errors import StoreError
 from oracles import Finding
 from tests.support.fuzz.small_programs import LOST_THROUGH_EXPAND, SINE
@@ -27,8 +27,8 @@ from tests.support.fuzz.small_programs import LOST_THROUGH_EXPAND, SINE
 CONFIGURATION = Configuration(targets=("eager", "aot"), seed=5, cases=10)
 SAMPLE = Sample(1.0, 300 << 20, 200 << 20)
 FINDING = Finding("values", "out", "1", "2", "out: 1 in eager, 2 in the target")
-AGREES = Seen("agree", "", (), "agree", 0.1, traits=("dtype:float32", "kind:view"))
-DIFFERS = Seen("finding", "values/out", (FINDING,), "it differs", 0.2, traits=("dtype:float32",))
+AGREES = RunOutcome("agree", "", (), "agree", 0.1, traits=("dtype:float32", "kind:view"))
+DIFFERS = RunOutcome("finding", "values/out", (FINDING,), "it differs", 0.2, traits=("dtype:float32",))
 EXAMPLE = Example(
     Suspect("aot", 1, LOST_THROUGH_EXPAND, DIFFERS),
     SINE,
@@ -71,7 +71,7 @@ def test_what_was_acknowledged_is_there_and_the_rest_is_not(folder: Path) -> Non
 
 def test_only_what_has_nothing_missing_before_it_counts_and_the_rest_is_not_run_again(folder: Path) -> None:
     with Store.read(folder) as store:
-        ledger = books(store)
+        ledger = rebuild_ledger(store)
         assert summarize(store).tallies["aot"].cases == 2
     assert ledger.lines["aot"].settled == 2
     assert ledger.lines["aot"].knows(3) and not ledger.lines["aot"].knows(2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.campaign.known_issue_status import standings, unchecked
+from fuzz.campaign.known_issue_status import standings, unchecked_standings
 from fuzz.corpus import case_file
 from fuzz.corpus.collection import Collection
 from fuzz.corpus.known_issues import Issue, IssueStatus, read
@@ -64,7 +64,9 @@ def test_what_became_of_an_issue_is_seen_by_running_its_case(tmp_path: Path) -> 
     found = standings(issues, tmp_path, ["torch-aot-function"], "2.13.0")
     assert [one.state for one in found] == ["reproduces", "gone", "unchecked", "back", "fixed"]
     assert [IssueStatus.from_json(one.to_json()) for one in found] == list(found)
-    assert {one.state for one in unchecked(issues, ["torch-aot-function"], "2.13.0")} == {"unchecked"}
+    assert {one.state for one in unchecked_standings(issues, ["torch-aot-function"], "2.13.0")} == {
+        "unchecked"
+    }
 
 
 GOOD = """format = 1

@@ -15,7 +15,7 @@ import pytest
 
 from fuzz import cli
 from fuzz.campaign.configuration import Configuration
-from fuzz.campaign.records import Seen
+from fuzz.campaign.records import RunOutcome
 from fuzz.campaign.store import Row, Store
 from fuzz.choices import SeededChoices
 from fuzz.cli import main
@@ -325,7 +325,7 @@ def test_a_campaign_of_a_stranger_is_data(kind: str, capsys: pytest.CaptureFixtu
     with Store.create(Path("found"), Configuration(targets=("eager",), cases=2)) as store:
         finding = Finding("errors", "call", "no exception", "RuntimeError: no", "the call raises")
         for index in range(2):
-            seen = Seen("finding", "errors/call: x", (finding,), "x", 0.1)
+            seen = RunOutcome("finding", "errors/call: x", (finding,), "x", 0.1)
             store.add(Row("eager", index, seen, 0.1))
         store.commit(1.0)
     with sqlite3.connect("found/campaign.sqlite") as database:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.campaign.configuration import Configuration
-from fuzz.campaign.records import Example, Seen, Suspect
+from fuzz.campaign.records import Example, RunOutcome, Suspect
 from fuzz.campaign.store import Row, Store
 from fuzz.campaign.summary import Summary, summarize
 from fuzz.corpus.known_issues import Issue, IssueStatus
@@ -34,10 +34,10 @@ def _summary(buckets: int = 3, *, seed: int = 5, target: str = "torch-aot-eager"
         for index in range(40):
             program = LOST_THROUGH_EXPAND if index % 2 else DOUBLE_IN_PLACE
             words = tuple(sorted(traits(program)))
-            seen = Seen("agree", "", (), "agree", 0.1, traits=words)
+            seen = RunOutcome("agree", "", (), "agree", 0.1, traits=words)
             if index < buckets:
                 finding = Finding("values", "out", "1.0", NASTY, f"out: 1.0 in eager, {NASTY} in the target")
-                seen = Seen("finding", f"values/out {index}", (finding,), "it", 0.1, traits=words)
+                seen = RunOutcome("finding", f"values/out {index}", (finding,), "it", 0.1, traits=words)
                 suspect = Suspect(target, index, program, seen)
                 bucket = f"values/out {index}/{'expand + ' if index % 2 else ''}in-place/a"
                 replays = ("as in the campaign", "agree") if index == 2 else ()

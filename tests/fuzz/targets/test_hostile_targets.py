@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fuzz.campaign.investigate import understand
-from fuzz.campaign.records import Seen
+from fuzz.campaign.investigate import run_of_event
+from fuzz.campaign.records import RunOutcome
 from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Job
@@ -92,11 +92,11 @@ RIGHT = {
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Seen]]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[RunOutcome]]:
     """For each target what is seen of it, of eager in the rest of its lease, and of eager later on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("hostile"))
-        found: dict[str, list[Seen]] = {}
+        found: dict[str, list[RunOutcome]] = {}
         with Pool(handlers.HANDLER, jobs=2) as pool:
             work = []
             for name in (*FOUND, *RIGHT):
@@ -104,14 +104,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Seen]]:
                 items = tuple(handlers.program_item(SQUARE_OF_LEAF, one) for one in names)
                 work.append(Job(items, 60.0, tag=name))
             for event in pool.run(work):
-                found.setdefault(event.job.tag, [Seen("", "", (), "", 0.0)] * 3)[event.position] = understand(
-                    event
+                found.setdefault(event.job.tag, [RunOutcome("", "", (), "", 0.0)] * 3)[event.position] = (
+                    run_of_event(event)
                 )
         return found
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_it_is_a_finding_and_costs_no_other_case(name: str, seen: dict[str, list[Seen]]) -> None:
+def test_it_is_a_finding_and_costs_no_other_case(name: str, seen: dict[str, list[RunOutcome]]) -> None:
     its, *others = seen[name]
     assert (its.outcome, its.signature[: len(FOUND[name])]) == ("finding", FOUND[name]), its
     assert [one.outcome for one in others] == ["agree", "agree"], others
@@ -120,7 +120,7 @@ def test_it_is_a_finding_and_costs_no_other_case(name: str, seen: dict[str, list
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_what_is_its_right_is_none(name: str, seen: dict[str, list[Seen]]) -> None:
+def test_what_is_its_right_is_none(name: str, seen: dict[str, list[RunOutcome]]) -> None:
     assert [one.outcome for one in seen[name]] == [RIGHT[name], "agree", "agree"], seen[name]
 
 

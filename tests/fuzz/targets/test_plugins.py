@@ -56,7 +56,7 @@ def somebodys_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_registered_target_has_its_name_and_a_shipped_one_keeps_its_own() -> None:
-    assert plugins.registered() == {
+    assert plugins.registered_targets() == {
         "gone": "somebodys_compiler:absent",
         "theirs": "somebodys_compiler:target",
     }
