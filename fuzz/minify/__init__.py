@@ -1,7 +1,7 @@
 """A user's own function made as small as it gets while a compiler still does something else with it.
 
 The function is recorded in eager as the calls of torch's functions that it makes (`record`); their text is
-what runs from then on (`text`). Passes (`deletion`, `simplify`) make it smaller, the search is that of
+what runs from then on (`script_text`). Passes (`fuzz.minify.passes`) make it smaller, the search is that of
 `fuzz.reduce.search`, and the judge that of campaigns (`fuzz.execute.case`). What is left is printed as a
 script (`fuzz.repro.script`)."""
 
@@ -76,12 +76,13 @@ def minify(
 ) -> Minified:
     """Make a function smaller for as long as a compiler does otherwise with it than eager does.
 
-    `fn` is any function or module of torch's tensors, called as `fn(*args)`, in the grad mode and inference
-    mode that this is called in. It runs several times, on tensors like its arguments; the tensors that it
-    reads from outside (parameters, buffers, globals) are written to meanwhile, and are as they were
-    afterwards. `target` is the name of a target (`aotfuzz targets`, `package.module:function`), or a
-    function that takes a function and returns it compiled. At most so many `evaluations` compile a
-    candidate.
+    `fn` is any function or module of torch's tensors, called as `fn(*args)` (tensors, or tuples, lists and
+    dicts of them), in the grad mode and inference mode that this is called in. It runs several times, on
+    tensors like its arguments; the tensors that it reads from outside (parameters, buffers, globals) are
+    written to meanwhile, and are as they were afterwards. `target` is the name of a target (`aotfuzz
+    targets`, `package.module:function`), or a function that takes a function and returns it compiled. At
+    most so many `evaluations` compile a candidate. As text the result is a script that needs torch and the
+    compiler alone, prints what differs, and exits with 1 while it does.
 
     What is kept is *that* difference, by its clause, place and kind (`fuzz.corpus.buckets.signature`): it is
     never exchanged for another one. Everything in docs/contract.md is looked at. All of it happens in this
