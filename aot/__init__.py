@@ -1,5 +1,9 @@
 """An ahead-of-time autograd compiler for PyTorch programs that mutate and alias.
 
+Packages, in the order of a call: `frontends`, `specialize`, `guards`, `pipeline` (which runs `capture`,
+`analysis`, `joint` and `partition`), `runtime`, `cache`. Compilers of graphs: `backends`, `inductor`. Below
+them all: `graph`, `ops`, `tensors`, `torch_internals`. docs/architecture.md lists the modules.
+
 Example:
     >>> import aot
     >>> compiled = aot.aot_function(f, fw_compiler=aot.nop)

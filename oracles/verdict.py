@@ -32,9 +32,9 @@ def judge(
 
     `reference` runs the same program eagerly in double precision; it is called only when elements
     differ by more than a few units in the last place. Where the call drew random numbers it counts only if
-    it leaves the generators as eager does: then it has drawn the same numbers, which `draws` can give it.
-    Give None, or have it give None, for a program that has no such twin. `control` runs eager again on fresh
-    arguments, and measures the terms of gradients; it is called only when there is something to find.
+    it leaves the generators as eager does: then it has drawn the same numbers, which `replay_rng` can give
+    it. Give None, or have it give None, for a program that has no such twin. `control` runs eager again on
+    fresh arguments, and measures the terms of gradients; it is called only when there is something to find.
     `densely` runs eager on fresh arguments with dense operands for each operation, and is called only when
     elements differ all the same: what eager computes may depend on how tensors lie, and a target is right as
     well if it computes that. `rounded` runs the reference with results rounded at random, from a seed; it is

@@ -3,6 +3,8 @@
 In: a `Traced`. Out: `EffectSummary`, which names the *values* that the graph must return, and says how the
 caller's world is rebuilt from them: which arguments are written, what else is changed about them, and for
 every output the *root* that it hangs on and the views that lead to it.
+
+No invariant yet: it still reads live tensors and the recorder, and appends nodes. A test counts these reads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The public vocabulary: what a compiled function does to each argument, and what each result is.
 
 In: a `Traced` and its `EffectSummary`. Out: a `ViewAndMutationMeta`, in the terms of AOTAutograd. Nothing is
-compiled from it: it is what `EffectSummary` say, for people and for compilers.
+compiled from it: it is what an `EffectSummary` says, for people and for compilers.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ them does. Code is interpreted on two kinds of values: what follows from argumen
 (`ANY`), and objects that were found outside (`OutsideObject`), which turn into the former where they are
 used. A read is followed only where each step of it is known: a variable, an attribute of a module, of a class
 or of a function, an import. What is not known to be harmless has no data (`Uncacheable`): an object that goes
-where its attributes may be read, a function of a library in no table (`purity`), an instruction that is none
-of those below.
+where its attributes may be read, a function of a library in no table (`library_purity`), an instruction that
+is none of those below.
 """
 
 from __future__ import annotations

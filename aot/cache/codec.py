@@ -2,8 +2,8 @@
 
 In: a value and its type hint. Out: lists, strings, numbers, booleans and None, as JSON has them; and the
 value again. What is read is a stranger's: each field is parsed by its hint into a value of that type, before
-anything else sees it. Classes are those that hints name, operators those of a table (`operators`), words one
-of those that a `Literal` lists. A text that is nothing of these (a `str`) reaches generated code as a literal
+anything else sees it. Classes are those that hints name, operators those of `operator_table`, words one of
+those that a `Literal` lists. A text that is nothing of these (a `str`) reaches generated code as a literal
 alone. Nothing is called.
 """
 

@@ -1,7 +1,7 @@
 """Graphs of operations as plain data, and back.
 
 In: a `GraphModule` of a trace, whose nodes know the metadata of their values. Out: data; and the same graph
-again, with fake tensors of its own. A node calls an operator of the table (`operators`), by itself or through
+again, with fake tensors of its own. A node calls an operator of `operator_table`, by itself or through
 one of our few functions, with arguments that its schema takes; or takes one of several results by its number;
 or, if the graph may write, copies a value into an input. Names are identifiers, and constants are small
 tensors, as bytes.

@@ -2,9 +2,9 @@
 
 Of functions of torch, of Python's operators and of `math` their name says it all, for one version of torch.
 Of a custom operator (`torch.library.custom_op`) it is the code of the Python that a trace runs for it (its
-shape function, its derivative, its rule for vmap), and what that reads, as `bytecode` follows it: constants,
-functions, and functions of libraries that depend on their arguments alone (`purity`). What reads anything
-else has no such data (`Uncacheable`).
+shape function, its derivative, its rule for vmap), and what that reads, as `bytecode_interpreter` follows it:
+constants, functions, and functions of libraries that depend on their arguments alone (`library_purity`). What
+reads anything else has no such data (`Uncacheable`).
 """
 
 from __future__ import annotations

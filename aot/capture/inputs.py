@@ -1,6 +1,6 @@
 """The arguments of a call inside of the trace: fakes that share storage as they do, and graph inputs.
 
-In: `Arguments`. Out: an `FakeInputs`. `make_graph_inputs` makes one fake tensor per tensor, so that identity,
+In: `Arguments`. Out: `FakeInputs`. `make_graph_inputs` makes one fake tensor per tensor, so that identity,
 storage sharing, geometry, autograd bases, leafness and version counters of the fakes are those of the real
 tensors.
 """

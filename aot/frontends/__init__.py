@@ -1,4 +1,4 @@
-"""Entry points.
+"""Entry points: each makes a `CompiledFunction` of what the caller has.
 
-Each turns what the caller has (a function, a module, a Dynamo graph) into a `CompiledFunction`.
+That is a function, a module, or a graph of Dynamo's.
 """

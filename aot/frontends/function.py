@@ -514,7 +514,7 @@ class CompiledFunction:
             noted.reachable_objects.restore_module_caches()
             if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
                 lifetimes.check_stored(noted.reachable_objects.find_stored)
-            else:  # as in `forget`
+            else:  # the trace is gone: `TraceSession.release_all`
                 lifetimes.check(noted.reachable_objects.find_stored)
         except BaseException:
             noted.reachable_objects.restore_module_caches()

@@ -1,4 +1,4 @@
-"""The fx graph.
+"""The fx graph: how it is built, and what is known of each value.
 
-How it is built, what is known of each value, which nodes are pure, and passes over finished graphs.
+Also which nodes are pure, and passes over finished graphs.
 """

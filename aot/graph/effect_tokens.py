@@ -1,9 +1,9 @@
 """Tokens: the order of what acts outside, as values of a graph.
 
-A graph has its operations in the order in which they run, so one that acts outside (`capture/visible.is_act`)
-stands in its place and needs no token. A graph compiler that orders operations by what they read alone, as
-Inductor does, gets a graph in which each such operation takes a token and returns the next one, by torch's
-operator ``with_effects``.
+A graph has its operations in the order in which they run, so one that acts outside
+(`purity.node_has_external_effect`) stands in its place and needs no token. A graph compiler that orders
+operations by what they read alone, as Inductor does, gets a graph in which each such operation takes a token
+and returns the next one, by torch's operator ``with_effects``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What an operation makes of its arguments' metadata: told by fake tensors, or by kernels on zeros.
 
 What has been told is remembered across traces: everything recorded is pure, so that a result's metadata
-depends on nothing else. Where a kernel may be asked (`capture/zeros`) it is, since it is right by definition.
-For a GPU fake tensors are asked, and its kernel where that of the CPU says otherwise than they do.
+depends on nothing else. Where a kernel may be asked (`ops.zero_probing`) it is, since it is right by
+definition. For a GPU fake tensors are asked, and its kernel where that of the CPU says otherwise than they
+do.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ class ShapeInference:
         kwargs: dict[str, Any],
         call: Callable[..., Any] | None = None,
     ) -> ResultMeta | None:
-        """What the kernel of an operation returns on zeros, if it may be asked (`capture/zeros`) and answers;
-        it is called by ``call(args, kwargs)``, if there is that."""
+        """What the kernel of an operation returns on zeros, if it may be asked (`ops.zero_probing`) and
+        answers; it is called by ``call(args, kwargs)``, if there is that."""
         metas = [self.meta(node) for node in _nodes((args, kwargs))]
         return self._of_kernel(op, args, kwargs, call) if can_probe(op, metas, args, kwargs) else None
 

@@ -2,7 +2,7 @@
 
 The walk goes through variables of closures, globals, defaults, attributes of objects, classes and modules,
 and entries of containers; and on through functions, methods and callable objects that it finds there. Which
-attributes count is decided by name (`reads`): a name that no code on the way uses is not looked at.
+attributes count is decided by name (`bytecode`): a name that no code on the way uses is not looked at.
 
 The code of torch, numpy and the standard library is taken as it is. Its objects are, too, unless the
 function's own code reads attributes of them; and modules of torch are objects like others, whose attributes

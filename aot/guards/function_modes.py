@@ -42,7 +42,7 @@ def without_user_modes(*, for_good: bool = False) -> Iterator[None]:
     """While this lasts, the user's modes are off in this thread.
 
     Args:
-        for_good: they are not `modes_restored` either.
+        for_good: `modes_restored` does not have them on either.
     """
     stack, before = mode_stacks.function_modes(), modes_aside()
     staying = tuple(filter(mode_stacks.is_torch_mode, stack))

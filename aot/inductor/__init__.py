@@ -1,4 +1,4 @@
-"""Inductor's graph compiler, below this project's AOT layer."""
+"""Inductor as a compiler of graphs, and what keeps it from computing some of them wrongly."""
 
 from __future__ import annotations
 

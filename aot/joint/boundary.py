@@ -1,6 +1,6 @@
 """Where the backward of a trace begins and ends: the edges of its autograd graph that the caller knows.
 
-In: a `Traced` and its `EffectSummary`. Out: `UserTensor` tensors, and the edges where the arguments entered;
+In: a `Traced` and its `EffectSummary`. Out: the `UserTensor`s, and the edges where the arguments entered;
 and the refusal of what goes wrong at these edges: hooks on what is the caller's, histories that autograd
 forgets.
 """

@@ -80,7 +80,7 @@ def custom_function_needs(
     recorded: RecordedSegment,
     behind: Mapping[fx.Node, Collection[fx.Node]],
 ) -> tuple[bool, tuple[int, ...]]:
-    """A segment's `whole` and `custom_function_needs`.
+    """A segment's `runs_custom_function` and `needed`.
 
     A custom function to which no gradient comes says what that gives. So does a wrapper subclass's own code
     where it adds gradients up, or joins them: in the graph that looks like anything else.

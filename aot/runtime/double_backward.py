@@ -2,7 +2,7 @@
 autocast or deterministic state, from some of the results of a custom function, or when what the function's
 Python reads in it has changed since.
 
-It is recorded again (`capture/again`) and compiled when it is first needed. With ``create_graph=True`` it is
+It is recorded again (`joint.retrace`) and compiled when it is first needed. With ``create_graph=True`` it is
 a node of the autograd graph in its turn, whose backward goes to the tangents and to what the first forward
 was given; that one can be differentiated in the same way.
 """

@@ -1,1 +1,4 @@
-"""Which compiled version answers a call. In: the arguments. Out: a key, or a hit in the inline cache."""
+"""Which compiled version answers a call.
+
+In: the arguments. Out: a key, or a hit in the inline cache.
+"""

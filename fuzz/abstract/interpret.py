@@ -1,4 +1,4 @@
-"""A program's statements followed on a `AbstractState`, as its calls come by them; nothing runs."""
+"""A program's statements followed on an `AbstractState`, as its calls come by them; nothing runs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is known of a program's tensors at each statement, without running it.
 
-The generator builds a program on a `AbstractState`, and `decode.check` replays one. It follows metadata (by
+The generator builds a program on an `AbstractState`, and `decode.check` replays one. It follows metadata (by
 the operator table's rules), memory (which tensors share it, and which elements), and as much of autograd as
 decides whether eager raises: leaves, views and how they were made, version counters, what backward keeps.
 

@@ -1,10 +1,10 @@
 """The generator: choices to a program that is valid by construction.
 
-It draws arguments (`arguments`), builds statements (`builder`) in blocks (`draw_block`) on a `AbstractState`,
-which knows every tensor's metadata, memory and standing with autograd, and keeps only statements that eager
-accepts; torch never runs. Now and then (`Profile.reckless`) a program may do what eager refuses, because a
-compiler must refuse it, too. Last come results, what is done after the call (`scenario`), and later calls
-(`again`).
+It draws arguments (`arguments`), builds statements (`program_builder`) in blocks (`blocks`) on an
+`AbstractState`, which knows every tensor's metadata, memory and standing with autograd, and keeps only
+statements that eager accepts; torch never runs. Now and then (`Profile.reckless`) a program may do what eager
+refuses, because a compiler must refuse it, too. Last come results, what is done after the call (`steps`), and
+later calls (`later_calls`).
 
 >>> from fuzz.choices import Random
 >>> generate(Random(seed=0, index=1)) == generate(Random(seed=0, index=1))

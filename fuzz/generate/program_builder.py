@@ -1,4 +1,4 @@
-"""The generator's middle: a program under construction, statement by statement on a `AbstractState`.
+"""The generator's middle: a program under construction, statement by statement on an `AbstractState`.
 
 What eager refuses is not appended, nor what it leaves undefined, but for reckless programs.
 """

@@ -1,4 +1,4 @@
-"""The IR's types: one fuzzing case as pure data (`fuzz.program.decode` reads, writes and checks them)."""
+"""The IR's types: one fuzzing case as pure data (`fuzz.program.decode` reads and checks them)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What people and programs read of a campaign.
 
-tables       a campaign, a replay, a corpus file in a terminal
-objects      the same as one JSON object
-page         one self-contained HTML page; charts: its drawings
-difference   two campaigns held against each other
+tables        a campaign, a replay, a corpus file in a terminal
+json_output   the same as one JSON object
+html_report   one self-contained HTML page; charts: its drawings
+diff          two campaigns held against each other
 """

@@ -29,7 +29,7 @@ class Lifetimes:
     lifetimes = Lifetimes()
     lifetimes.watch([("arg[0]", x)])
     del x
-    lifetimes.left()    # (): its memory has been freed
+    lifetimes.alive()   # (): its memory has been freed
     """
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ def observe(
     are any, are done instead of all this. `refusal` tells legitimate refusals among
     the exceptions of the call and of its backwards. After a refused call `retry`, the function as it is in
     eager, is called on the same objects. With `terms` the terms of gradients are measured;
-    `under` is a dispatch mode around the call and each backward, as those of `dense_operands` and `draws`.
+    `under` is a dispatch mode around the call and each backward, as in `dense_operands` and `replay_rng`.
 
     Everything that the function leaves behind in this thread (modes, defaults, generators) is undone.
     The results are written to, so the function must not return aliases of tensors that outlive the call

@@ -30,7 +30,7 @@ class OutputEdge:
 
 @dataclass(frozen=True, slots=True)
 class CotangentEdge:
-    """Entrance number `cotangent_input` of segment number `segment`."""
+    """Cotangent input number `cotangent_input` of segment number `segment`."""
 
     segment: int
     cotangent_input: int

@@ -1,4 +1,4 @@
 """Operators that take functions.
 
-Inlined where the condition is known, else recorded with a subgraph for each function.
+They are inlined where the condition is known, else recorded with a subgraph for each function.
 """

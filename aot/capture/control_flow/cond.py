@@ -1,6 +1,6 @@
 """`torch.cond` whose condition depends on an argument, as an operation of the graph.
 
-Its functions become graphs of their own (`branches`), which a node of the operator calls, with all that they
+Its functions become graphs of their own (`subgraph`), which a node of the operator calls, with all that they
 read as operands. For autograd it is one operation, as in eager: all of its results require grad if one of its
 operands does, and its backward is a `cond` of the branches' derivatives, which compute what they need of the
 forward once more.

@@ -1,6 +1,6 @@
 """`while_loop` whose condition depends on an argument, as an operation of the graph.
 
-Its condition and its body become graphs of their own (`branches`). Where autograd follows it, a loop is one
+Its condition and its body become graphs of their own (`subgraph`). Where autograd follows it, a loop is one
 operation, as in eager, and its backward is a loop in its turn: the forward keeps what each turn has carried
 on, stacked, and the backward's turns take that from the last one to the first, compute what they need of the
 turn once more, and carry the gradients of what was carried; those of what is read besides are added up.

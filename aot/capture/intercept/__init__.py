@@ -1,4 +1,4 @@
 """Things a function does that are no operations.
 
-It registers hooks, uses streams, asks where tensors lie, formats sizes.
+It registers hooks, uses streams, asks where tensors lie, and formats sizes.
 """

@@ -40,7 +40,7 @@ class RegionValue:
         storage: the storage that it is a stretch of.
         entries: the caller's arguments that lie in it; empty for a storage that the function made.
         make_span_input: makes a graph input of the caller's elements of a dtype from one to another; None
-            where the elements are counted without gaps (`packing`), and one argument shows all.
+            where the elements are counted without gaps (`strided_region`), and one argument shows all.
     """
 
     def __init__(

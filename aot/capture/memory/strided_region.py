@@ -95,7 +95,7 @@ class DenseIndexing:
 
 
 class StridedRegion:
-    """The current value of the elements that a packing counts: `RegionValue` in that count.
+    """The current value of the elements that a `DenseIndexing` counts: a `RegionValue` in that count.
 
     Args:
         entries: the caller's arguments that show these elements, some or all.

@@ -3,7 +3,7 @@
 The user's function sees fake tensors that alias, mutate and carry autograd history exactly as its real
 arguments would: every rule of eager, and every error, is torch's own. Below autograd each operation comes
 through here once. A pure one is appended as it is; a view is only noted; an in-place one is appended in
-its functional form, and its result becomes the storage's new value (`storages`). What is recorded is
+its functional form, and its result becomes the storage's new value (`memory.storage`). What is recorded is
 therefore functional without a second pass over it.
 """
 

@@ -1,7 +1,7 @@
 """What a trace has recorded so far, and the words in which it goes on: values, storages, calls.
 
 The recorder is this and, on top of it, what records writes (`mutations`), what records changes of tensors
-besides their data (`moving`), and the dispatch of operations to these (`recorder`).
+besides their data (`metadata_mutations`), and the dispatch of operations to these (`recorder`).
 """
 
 from __future__ import annotations
