@@ -11,8 +11,10 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
+import functorch.compile
 import pytest
 import torch
+import torch._functorch.aot_autograd
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("aot", "fuzz", "oracles", "bench")
@@ -179,9 +181,16 @@ def names_in(text: str) -> list[str]:
 # What documents name of other projects, by what it is.
 FOREIGN = frozenset(
     (
-        *("python3", "dask_jobqueue.SLURMCluster", "job_cpu"),
+        "python3",
+        # Dask
+        *("dask_jobqueue.SLURMCluster", "job_cpu", "dask_kubernetes.operator.KubeCluster"),
         # PyTorch, where it is compared with or quoted
         *("AsyncCollectiveTensor", "RootGuardManager", "GlobalStateGuard", "tools/experimental/torchfuzz"),
+        "label_smoothing",
+        # PyTorch's AOTAutograd: parameters that are not taken here, and what only some versions of it have
+        *("compile_region_name", "compiler_config_extra", "enable_log", "ignore_shape_env"),
+        *("static_lifetime_input_nodes", "disable_functionalization", "pre_grad_passes"),
+        *("OpaqueMeta", "prepare_aot_config"),
     )
 )
 
@@ -204,9 +213,10 @@ def words() -> frozenset[str]:
 
 @cache
 def _tokens() -> list[tokenize.TokenInfo]:
-    paths = [path for name in (*PACKAGES, "tests", "examples") for path in (ROOT / name).rglob("*.py")]
-    found = []
-    for path in (*paths, ROOT / "setup.py"):
+    """Those of all Python files but this one, whose examples of names exist nowhere."""
+    paths = {path for name in (*PACKAGES, "tests", "examples") for path in (ROOT / name).rglob("*.py")}
+    found: list[tokenize.TokenInfo] = []
+    for path in sorted(paths - {Path(__file__)} | {ROOT / "setup.py"}):
         with path.open("rb") as file:
             found += [token for token in tokenize.tokenize(file.readline) if token.string]
     return found
@@ -214,7 +224,7 @@ def _tokens() -> list[tokenize.TokenInfo]:
 
 def exists(name: str) -> bool:
     """Whether a name of a document is that of a file, of a module, or of anything in a program."""
-    if name in FOREIGN or name in strings():
+    if name in FOREIGN or _is_in_strings(name):
         return True
     if "/" in name or name.endswith((".py", ".md", ".toml", ".ini", ".json")):
         return _is_path(name)
@@ -223,10 +233,23 @@ def exists(name: str) -> bool:
     return all(part in words() or _is_of_torch(part) for part in re.split(r"[.-]", name) if part)
 
 
+def _is_in_strings(name: str) -> bool:
+    """Whether a string has the name as a whole, not as a part of a longer one."""
+    text, start = strings(), -1
+    while (start := text.find(name, start + 1)) >= 0:
+        before, after = text[start - 1 : start], text[start + len(name) : start + len(name) + 1]
+        if not (re.match(r"[\w.]", before) or re.match(r"\w", after)):
+            return True
+    return False
+
+
 def _is_path(name: str) -> bool:
-    """A path from the root or from a package, or one that a program makes, whose words are in its code."""
+    """A path from the root or from a package, the last part of one, or one that a program makes, whose words
+    are in its code."""
     roots = (ROOT, *(ROOT / package for package in (*PACKAGES, "tests", "docs")))
     if any((root / name).exists() or (root / f"{name}.py").exists() for root in roots):
+        return True
+    if name in {path.name for path in MODULES}:
         return True
     first, _, rest = name.partition("/")
     if first in {folder.name for folder in FOLDERS} or name.endswith(".py"):
@@ -258,6 +281,8 @@ def _is_of_torch(word: str) -> bool:
         torch.ops.aten,
         torch.utils,
         torch.linalg,
+        functorch.compile,
+        torch._functorch.aot_autograd,  # what docs/compatibility.md compares with
         builtins,
     )
     return any(hasattr(owner, word) for owner in owners)
@@ -272,8 +297,36 @@ def test_what_the_documentation_names_exists(document: Path) -> None:
 def test_names_that_do_not_exist_are_seen() -> None:
     assert names_in("`aot.config` and ``x``, `f()`\n```\n`not this`\n```\n") == ["aot.config", "f"]
     assert exists("aot.config") and exists("aot/errors.py") and exists("aot_function")
-    assert (
-        not exists("aot.nothing_of_the_kind")
-        and not exists("aot/none.py")
-        and not exists("nowhere_at_all_" + "x")
-    )
+    assert exists("guard.py") and exists("aot.graphs") and exists("aot_dispatch_subclass")
+    nowhere = ("aot.nothing_of_the_kind", "aot/none.py", "none_of_the_kind.py", "nowhere_at_all_x")
+    assert not any(map(exists, nowhere))
+
+
+def modules_of(tree: str) -> set[Path]:
+    """The modules that a tree names: a package ends in "/", and what is in it is indented."""
+    folders: list[tuple[int, Path]] = []
+    found = set()
+    for line in tree.splitlines():
+        names = re.match(r" *(\w+/?(?:, \w+)*)", line)
+        assert names is not None, line
+        indent = len(line) - len(line.lstrip())
+        folders = [folder for folder in folders if folder[0] < indent]
+        parent = folders[-1][1] if folders else Path()
+        if names[1].endswith("/"):
+            folders.append((indent, parent / names[1]))
+        else:
+            found |= {parent / f"{name}.py" for name in names[1].split(", ")}
+    return found
+
+
+@pytest.mark.parametrize("package", ["aot", "fuzz", "oracles"])
+def test_the_tree_of_the_architecture_has_every_module(package: str) -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    trees = re.findall(rf"^```text\n({package}/\n.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    assert len(trees) == 1
+    assert modules_of(trees[0]) == {path for path in MODULES if path.parts[0] == package}
+
+
+def test_modules_of_a_tree_are_seen() -> None:
+    tree = "a/\n  b/   words, of which none counts\n    c, d   more\n  e\n"
+    assert modules_of(tree) == {Path("a/b/c.py"), Path("a/b/d.py"), Path("a/e.py")}
