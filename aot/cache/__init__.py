@@ -2,6 +2,7 @@
 
 What is kept is all that capture, differentiation and partitioning find out (`Lowered`), as data; what
 compilers make of graphs is not. `python -m aot.cache` tells what is there.
+Invariant: what was read is data, and nothing of it is executed but operators of a table.
 
 Example:
     >>> with aot.config.patch(cache=tmp_path):

@@ -1,1 +1,4 @@
-"""A program as pure data. Nothing here runs anything."""
+"""A program as pure data.
+
+Invariant: nothing here runs anything, and no module imports torch.
+"""

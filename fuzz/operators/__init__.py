@@ -1,4 +1,7 @@
-"""The operator table: one row says everything that generator, printer and reader know of an operator."""
+"""The operator table: one row says everything that generator, printer and reader know of an operator.
+
+Invariant: rows are data and text, and no module imports torch.
+"""
 
 from __future__ import annotations
 

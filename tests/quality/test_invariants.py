@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import aot
+import fuzz
 
 PACKAGE = Path(aot.__file__).parent
 
@@ -79,3 +80,21 @@ def test_the_analysis_reads_live_tensors_and_the_recorder_no_more_than_it_did() 
     modules = sorted(path.stem for path in (PACKAGE / "analysis").glob("*.py"))
     counted = Counter({m: live_reads(f"aot.analysis.{m}".removesuffix(".__init__")) for m in modules})
     assert {m: n for m, n in counted.items() if n} == READS, "fewer? then write down how many are left"
+
+
+def torch_imports(file: Path) -> list[str]:
+    """The names of torch's modules that a file imports, wherever it does."""
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
+    return [name for name in names if name.split(".")[0] == "torch"]
+
+
+@pytest.mark.parametrize("package", ["ir", "operators", "abstract"])
+def test_programs_are_known_without_torch(package: str) -> None:
+    files = sorted((Path(fuzz.__file__).parent / package).glob("*.py"))
+    assert files and [file.name for file in files if torch_imports(file)] == []
+
+
+def test_imports_of_torch_are_seen() -> None:
+    assert torch_imports(Path(fuzz.__file__).parent / "execute" / "call.py")

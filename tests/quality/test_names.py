@@ -319,7 +319,7 @@ def modules_of(tree: str) -> set[Path]:
     return found
 
 
-@pytest.mark.parametrize("package", ["aot", "fuzz", "oracles"])
+@pytest.mark.parametrize("package", PACKAGES)
 def test_the_tree_of_the_architecture_has_every_module(package: str) -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     trees = re.findall(rf"^```text\n({package}/\n.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
