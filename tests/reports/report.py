@@ -26,10 +26,10 @@ Story = Callable[[Callable[..., Any]], Any]
 class Program:
     """A function, how to make fresh arguments for it, and how it is called.
 
-    `grad`, `differentiate`, `steps` and `backward_raises` are those of `agreement.assert_agrees`. `refused` is a
-    part of the message with which aot refuses the program; "" means that aot is right about it. A `story` is
-    given the function, uses it as it likes (several calls, optimizers, contexts), and stands in place of all
-    this: what it returns or raises is compared.
+    `grad`, `differentiate`, `steps` and `backward_raises` are those of `agreement.assert_agrees`. `refused`
+    is a part of the message with which aot refuses the program; "" means that aot is right about it. A
+    `story` is given the function, uses it as it likes (several calls, optimizers, contexts), and stands in
+    place of all this: what it returns or raises is compared.
     """
 
     function: Callable[..., Any]
