@@ -39,6 +39,13 @@ class Square(torch.autograd.Function):
         return 2 * gradient * ctx.saved_tensors[0]
 
 
+class Holder:
+    """An object whose attribute functions set."""
+
+    def __init__(self, last: Any = None) -> None:
+        self.last = last
+
+
 class ViewAs(torch.autograd.Function):
     """A view that a custom function makes."""
 
