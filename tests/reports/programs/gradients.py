@@ -189,8 +189,10 @@ def _the_layer_gets_a_backward_hook_for_a_while(function: Callable[..., Any]) ->
 
     before = gradient()
     handle = _LAYER.register_full_backward_hook(lambda module, inputs, outputs: [g * 2 for g in inputs])
-    during = gradient()
-    handle.remove()
+    try:
+        during = gradient()
+    finally:
+        handle.remove()
     return before, during, gradient()
 
 
