@@ -6,9 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
 from fuzz.corpus.buckets import primary_finding
 from fuzz.targets.catalog import find
-from oracles import Backward, Finding, Observation, Outcome, Write, judge, observe
+from oracles import Arguments, Backward, Finding, Observation, Outcome, Write, judge, observe
 from oracles.rerun.dense_operands import DenseOperands
 from tests.support.agreement import Make, fresh
 
@@ -16,22 +19,27 @@ TARGETS = ("torch-aot-function", "torch-aot-eager")
 RIGHT = "right"
 RAISES = "raises"
 
+Story = Callable[[Callable[..., Any]], Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """A function, how to make fresh arguments for it, and how it is called.
 
-    `grad`, `differentiate`, `steps` and `backward_raises` are those of `agree.assert_agrees`. `refused` is a
-    part of the message with which aot refuses the program; "" means that aot is right about it.
+    `grad`, `differentiate`, `steps` and `backward_raises` are those of `agreement.assert_agrees`. `refused`
+    is a part of the message with which aot refuses the program; "" means that aot is right about it. A
+    `story` is given the function, uses it as it likes (several calls, optimizers, contexts), and stands in
+    place of all this: what it returns or raises is compared.
     """
 
     function: Callable[..., Any]
-    make: Make
+    make: Make = list
     grad: bool | None = None
     differentiate: tuple[int, ...] | None = None
     steps: Sequence[Backward | Write] = ()
     backward_raises: bool = False
     refused: str = ""
+    story: Story | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +60,19 @@ class Stock:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A public report by its number in `repository`, and what it says in one line.
+    """A public report by its number in `repository`, and what it says in one line. `also` has the numbers of
+    others of the same thing.
 
-    `program` shows it; `variants` are others like it, which aot has to get right as well. `stock` is the
-    state on torch 2.13, and on older ones unless `older` says otherwise. `as_reported` is False where torch
-    2.13 is wrong about it in another way than the report has it, or where that is not known. Where it is
-    still wrong as reported, a generated program shows the report if a campaign gives it the signature that
-    `program` has, and if it has, reduced, the traits that `needs` lists (patterns of
-    `fuzz.features.traits.TRAITS`); None says that the generator writes none such.
+    `program` shows it; `variants` are others like it, which aot has to get right as well. `checks` are
+    functions that fail where aot is wrong in what no program says: with another partitioner or graph
+    compiler, in how often something runs, in what a refusal leaves behind. `stock` is the state on torch
+    2.13, and on older ones from `since` on unless `older` says otherwise; None says that `TARGETS` have
+    nothing of what the report is about, such as a graph compiler that copies.
+
+    `as_reported` is False where torch 2.13 is wrong about it in another way than the report has it, or where
+    that is not known. Where it is still wrong as reported, a generated program shows the report if a
+    campaign gives it the signature that `program` has, and if it has, reduced, the traits that `needs` lists
+    (patterns of `fuzz.features.traits.TRAITS`); None says that the generator writes none such.
 
         Report(93363, "a write to every other element", Program(lambda x: x.add_(1), make))
     """
@@ -67,11 +80,14 @@ class Report:
     number: int
     title: str
     program: Program
-    stock: Stock = Stock()
+    stock: Stock | None = Stock()
     older: Stock | None = None
+    since: tuple[int, int] = (2, 11)
     as_reported: bool = True
     needs: tuple[str, ...] | None = ()
     variants: tuple[Program, ...] = ()
+    checks: tuple[Callable[[], None], ...] = ()
+    also: tuple[int, ...] = ()
     repository: str = "pytorch/pytorch"
 
     @property
@@ -79,9 +95,16 @@ class Report:
         """As GitHub writes it: "pytorch/pytorch#93363"."""
         return f"{self.repository}#{self.number}"
 
-    def expected(self, version: str) -> Stock:
-        """The state on that version of torch: "2.13.0+cpu" or "2.11"."""
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Its own number, and those of the others that it stands for."""
+        return self.number, *self.also
+
+    def expected(self, version: str) -> Stock | None:
+        """The state on that version of torch: "2.13.0+cpu" or "2.11". None where nothing is known of it."""
         major, minor = (int(part) for part in version.split(".")[:2])
+        if (major, minor) < self.since:
+            return None
         return self.older if self.older is not None and (major, minor) < (2, 13) else self.stock
 
 
@@ -95,6 +118,8 @@ def findings(program: Program, target: str) -> tuple[Finding, ...]:
     compiler.prepare()
 
     def look(function: Callable[..., Any], **options: Any) -> Observation:
+        if program.story is not None:
+            return observe(_told(program.story, function), lambda: Arguments(()), differentiate=(), **options)
         return observe(
             function,
             lambda: fresh(program.make),
@@ -116,6 +141,11 @@ def findings(program: Program, target: str) -> tuple[Finding, ...]:
         compiler.reset()
     assert verdict.outcome is not Outcome.POISONED, verdict.reason
     return verdict.findings
+
+
+def _told(story: Story, function: Callable[..., Any]) -> Callable[[], Any]:
+    """The story with that function. Its tensors are copies, as it has come to its end."""
+    return lambda: pytree.tree_map_only(Tensor, lambda t: t.detach().clone(), story(function))
 
 
 def state(found: Sequence[Finding]) -> str:

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import aot
 from tests.reports.programs.aliasing import views_of_a_value
-from tests.reports.programs.gradients import RETURNING_VIEWS
+from tests.reports.programs.custom_functions import RETURNING_VIEWS
 from tests.support.agreement import checking_nop, leaf
 
 

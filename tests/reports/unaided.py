@@ -80,7 +80,7 @@ CAMPAIGNS: tuple[Campaign, ...] = (
 
 def searched(target: str) -> list[Report]:
     """The reports that a campaign on that target might show: torch 2.13 is still wrong there as reported."""
-    return [report for report in REPORTS if report.as_reported and report.stock.of(target) != RIGHT]
+    return [r for r in REPORTS if r.as_reported and r.stock is not None and r.stock.of(target) != RIGHT]
 
 
 def count(folder: Path) -> Iterator[Campaign]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -35,6 +36,12 @@ def non_leaf(*size: int, dtype: torch.dtype = torch.float32, start: int = 0) -> 
 
 
 KINDS: dict[str, Callable[..., Tensor]] = {"plain": values, "leaf": leaf, "non_leaf": non_leaf}
+
+PARTITIONERS: dict[str, Callable[..., Any]] = {
+    "default": aot.default_partition,
+    "min-cut": aot.min_cut_rematerialization_partition,
+    "recompute": functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0),
+}
 
 
 def fresh(make: Make) -> Arguments:

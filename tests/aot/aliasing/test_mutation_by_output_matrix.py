@@ -19,20 +19,9 @@ from torch import Tensor
 import aot
 from aot import InputAliasInfo, MutationType, OutputType
 from tests.support.agreement import assert_agrees, checking_nop, leaf, non_leaf, values
+from tests.support.aot.programs import ViewAs
 
 pytestmark = pytest.mark.clause("aliasing", "input-data")
-
-
-class Same(torch.autograd.Function):
-    """A view that a custom function makes."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
 
 
 # ---- what the argument is: (is_leaf, requires_grad)
@@ -88,7 +77,7 @@ RESULTS: dict[OutputType, Callable[[Tensor], Any]] = {
     OutputType.ALIAS_OF_INTERMEDIATE: lambda x: (x * 3).chunk(2),
     OutputType.ALIAS_OF_INTERMEDIATE_BASE_IS_USER_OUTPUT: lambda x: ((y := x * 3), y[:1]),
     OutputType.UNSAFE_VIEW_ALIAS: lambda x: _unsafe_view(x * 3),
-    OutputType.CUSTOM_FUNCTION_VIEW: Same.apply,
+    OutputType.CUSTOM_FUNCTION_VIEW: ViewAs.apply,
 }
 
 

@@ -16,17 +16,11 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 import aot
 from aot import errors
-from tests.support.agreement import assert_agrees, leaf, non_leaf, values
+from tests.support.agreement import PARTITIONERS, assert_agrees, leaf, non_leaf, values
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("gradients", "randomness")]
 
 aten = torch.ops.aten
-
-PARTITIONERS: dict[str, Callable[..., Any]] = {
-    "default": aot.default_partition,
-    "min-cut": aot.min_cut_rematerialization_partition,
-    "recompute": functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0),
-}
 
 
 def block(x: Tensor, w: Tensor) -> Tensor:

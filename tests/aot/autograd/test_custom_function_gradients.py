@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import aot
-from tests.support.agreement import assert_agrees, assert_same_story, leaf
+from tests.support.agreement import PARTITIONERS, assert_agrees, assert_same_story, checking_nop, leaf, told
 from tests.support.aot.programs import Square
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("gradients")]
@@ -157,3 +157,60 @@ def test_a_custom_function_of_the_caller_s_gets_zeros_where_one_inside_gives_not
         return torch.autograd.grad(function(x, Square.apply(y)).sum(), [x, y], allow_unused=True)  # type: ignore[no-untyped-call]
 
     assert_same_story(First.apply, story)
+
+
+class Reading(torch.autograd.Function):
+    """Asks for a value in its backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * gradient.sum().item()
+
+
+def test_a_custom_backward_that_cannot_be_traced_is_refused_by_name() -> None:
+    x = leaf(3)
+    with pytest.raises(aot.Unsupported, match="value"):
+        aot.aot_function(Reading.apply, checking_nop)(x)
+    assert x.grad is None
+
+
+class Keeping(torch.autograd.Function):
+    """Keeps a tensor as an attribute, which autograd does not check, and saves another."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.x = x
+        ctx.y = x * w
+        ctx.save_for_backward(w)
+        return ctx.y, x + w
+
+    @staticmethod
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        (w,) = ctx.saved_tensors
+        return first * w + second, first * ctx.x + second * ctx.y
+
+
+@pytest.mark.parametrize("partitioner", PARTITIONERS)
+@pytest.mark.parametrize("written", ["x", "w", "y", None])
+def test_a_write_to_what_a_custom_function_keeps(written: str | None, partitioner: str) -> None:
+    """Eager notices it for saved tensors alone, and reads attributes as they are by then."""
+
+    def story(function: Callable[..., Any]) -> tuple[Tensor, ...]:
+        roots = [leaf(3), leaf(3, start=4)]
+        x, w = (root * 1 for root in roots)
+        first, second = function(x, w)
+        if written is not None:
+            with torch.no_grad():
+                {"x": x, "w": w, "y": first}[written].mul_(3)
+        return torch.autograd.grad(first.sum() + second.sum(), roots)
+
+    compiled = aot.aot_function(Keeping.apply, checking_nop, partition_fn=PARTITIONERS[partitioner])
+    if written is None:
+        assert [*map(told, story(compiled))] == [*map(told, story(Keeping.apply))]
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            story(compiled)

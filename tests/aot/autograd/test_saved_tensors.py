@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -18,15 +17,10 @@ from torch.utils.checkpoint import checkpoint
 import aot
 from bench.compiler.memory import Alive
 from oracles import Arguments
-from tests.support.agreement import KINDS, assert_agrees, checking_nop, leaf, values
+from tests.support.agreement import KINDS, PARTITIONERS, assert_agrees, checking_nop, leaf, values
 
 pytestmark = pytest.mark.clause("lifetime")
 
-PARTITIONERS: dict[str, Callable[..., Any]] = {
-    "default": aot.default_partition,
-    "min-cut": aot.min_cut_rematerialization_partition,
-    "recompute": functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0),
-}
 
 FLOAT = 4
 

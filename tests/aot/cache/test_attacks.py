@@ -24,10 +24,9 @@ TARGETS, NODES = 1, 5
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    with aot.config.patch(cache=tmp_path / "cache"):
-        yield tmp_path / "cache"
+    return folder
 
 
 def program(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:

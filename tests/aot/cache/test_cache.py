@@ -29,12 +29,10 @@ from tests.support.aot.saved_values import Kept
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path) -> Iterator[Path]:
-    torch._dynamo.reset()
-    with aot.config.patch(cache=tmp_path / "cache"), warnings.catch_warnings():
+def folder(fresh_dynamo: None, folder: Path) -> Iterator[Path]:
+    with warnings.catch_warnings():
         warnings.simplefilter("error", aot.CacheWarning)
-        yield tmp_path / "cache"
-    torch._dynamo.reset()
+        yield folder
 
 
 def simplified(function: Any, *args: Any, **options: Any) -> Callable[..., Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,13 +18,7 @@ from aot.cache import source_digest
 from tests.support.agreement import leaf, values
 from tests.support.aot.subclasses import TwoTensor
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path) -> Iterator[Path]:
-    torch._dynamo.reset()
-    with aot.config.patch(cache=tmp_path / "cache"):
-        yield tmp_path / "cache"
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo", "folder")
 
 
 def product(x: Tensor, w: Tensor) -> Tensor:

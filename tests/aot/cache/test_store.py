@@ -25,12 +25,7 @@ from aot.cache.store import Store
 from tests.support.agreement import leaf, values
 from tests.support.aot.cache_entries import sealed
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path) -> Iterator[Path]:
-    folders._told.clear()
-    with aot.config.patch(cache=tmp_path / "cache"):
-        yield tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def program(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:

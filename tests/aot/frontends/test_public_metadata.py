@@ -13,18 +13,9 @@ from torch import Tensor
 import aot
 from aot import InputAliasInfo, MutationType, OutputType
 from tests.support.agreement import checking_nop, leaf, non_leaf, values
+from tests.support.aot.programs import ViewAs
 
 Function = Callable[..., Any]
-
-
-class Same(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
 
 
 def metadata(function: Function, *arguments: Any, **options: Any) -> aot.ViewAndMutationMeta:
@@ -67,7 +58,7 @@ OUTPUTS: dict[OutputType, tuple[Function, int | None]] = {
     OutputType.ALIAS_OF_INTERMEDIATE: (lambda y, x: ((y * 2).t(), *(x * 2).chunk(2)), 1),
     OutputType.ALIAS_OF_INTERMEDIATE_BASE_IS_USER_OUTPUT: (lambda y, x: (y, (z := x * 2), z.t()), 1),
     OutputType.UNSAFE_VIEW_ALIAS: (lambda y, x: torch.ops.aten._unsafe_view(x * 2, [6]), None),
-    OutputType.CUSTOM_FUNCTION_VIEW: (lambda y, x: Same.apply(x), 1),
+    OutputType.CUSTOM_FUNCTION_VIEW: (lambda y, x: ViewAs.apply(x), 1),
 }
 
 

@@ -29,6 +29,7 @@ from aot import errors
 from aot.guards.reachable import ReachableObjects
 from aot.torch_internals import autograd_state, plain_fakes, tensor_impl
 from tests.support.agreement import checking_nop, leaf, values
+from tests.support.aot.programs import KeepsByAttribute
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("refusals")]
 
@@ -368,20 +369,10 @@ def test_what_a_module_of_torchs_keeps_for_itself_is_put_back(grad: bool) -> Non
 
 
 def test_what_the_functions_own_objects_hold_is_its_own_business() -> None:
-    class Keeping(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.kept = [x.exp()]
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * ctx.kept[0]
-
     def f(x: Tensor) -> Tensor:
         holder = Holder()
         holder.seen.append(x * 3)
-        return Keeping.apply(x) * holder.seen[0]
+        return KeepsByAttribute.apply(x) * holder.seen[0]
 
     compiled = aot.aot_function(f, checking_nop)
     for _ in range(2):

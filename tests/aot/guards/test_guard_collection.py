@@ -99,9 +99,7 @@ def written_by_a_helper() -> Callable[[Tensor], Any]:
     return lambda x: x * helper(config)
 
 
-def written_by_the_backward() -> Callable[[Tensor], Any]:
-    rates = [2.0]
-
+def _written_by_the_backward(rates: list[float]) -> Callable[[Tensor], Any]:
     class Writing(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -153,18 +151,7 @@ def test_what_changes_what_it_reads_is_answered_call_by_call(
 
 def test_a_backward_that_changes_what_it_reads_is_refused() -> None:
     rates = [2.0]
-
-    class Writing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * rates[0]
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            rates[0] = 3.0
-            return gradient * 2
-
-    compiled = aot.aot_function(lambda x: Writing.apply(x) + 1, checking_nop)
+    compiled = aot.aot_function(_written_by_the_backward(rates), checking_nop)
     with pytest.raises(errors.ClosureMutation, match=r"a backward of .* changes rates, and that depends"):
         compiled(leaf(2))
     assert rates == [2.0]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 import aot
 from aot import errors
 from tests.support.agreement import checking_nop, leaf, values
+from tests.support.aot.programs import Holder
 
 pytestmark = pytest.mark.clause("once")
 
@@ -29,13 +30,6 @@ Program = tuple[Callable[[Tensor], Any], Callable[[], Any]]
 STEPS = 0
 CONTEXT = contextvars.ContextVar("CONTEXT", default=0)
 UNSET = contextvars.ContextVar[int]("UNSET")
-
-
-class Holder:
-    made = 0
-
-    def __init__(self, last: Any = None) -> None:
-        self.last = last
 
 
 class Slotted:

@@ -18,18 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import aot
 from aot import errors
 from tests.support.agreement import checking_nop, values
+from tests.support.aot.programs import Holder
 
 pytestmark = pytest.mark.clause("refusals")
 
 Program = tuple[Callable[[Tensor], Any], Callable[[], Any]]
 """A function, and what shows the state that it changes."""
-
-
-class Holder:
-    made = 0
-
-    def __init__(self, last: Any = None) -> None:
-        self.last = last
 
 
 @functools.lru_cache

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import aot
-from tests.support.agreement import KINDS, assert_agrees, leaf, non_leaf, values
+from tests.support.agreement import KINDS, assert_agrees, checking_nop, leaf, non_leaf, values
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("input-data")]
 
@@ -547,3 +547,12 @@ def test_writes_to_what_is_read_in_part_raise_as_in_eager(case: str) -> None:
         return str(caught.value)
 
     assert told(aot.aot_function(OVERLAPPING[case], aot.nop)) == told(OVERLAPPING[case])
+
+
+def test_a_write_by_strides_of_another_size() -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.as_strided_scatter(x, torch.ones(1), (2,), (2,))
+
+    for function in (f, aot.aot_function(f, checking_nop)):
+        with pytest.raises(RuntimeError, match="size"):
+            function(values(6))

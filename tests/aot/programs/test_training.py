@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,15 +13,10 @@ from torch.func import functional_call
 
 import aot
 from bench.compiler.models import HUB_MODELS, MODELS, Model
-from tests.support.agreement import checking_nop
+from tests.support.agreement import PARTITIONERS, checking_nop
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("values")]
 
-PARTITIONERS: dict[str, Callable[..., Any]] = {
-    "default": aot.default_partition,
-    "min-cut": aot.min_cut_rematerialization_partition,
-    "recompute": functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0),
-}
 TORCHS: dict[str, Callable[..., Any]] = {
     "torch's default": functorch.compile.default_partition,
     "torch's min-cut": functorch.compile.min_cut_rematerialization_partition,

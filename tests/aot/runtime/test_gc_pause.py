@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import aot
 from aot.guards.reachable import ReachableObjects
 from aot.pipeline.gc_pause import no_full_collections
+from tests.support.aot.programs import KeepsByAttribute
 
 DATA: list[Any] = []
 
@@ -211,19 +212,6 @@ def test_garbage_of_the_function_is_no_escape(
         assert collections == [1]
 
 
-class Keeping(torch.autograd.Function):
-    """Torch's own objects hold a tensor of the trace, so that it is searched for."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.kept = [x.exp()]
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * ctx.kept[0]
-
-
 class Instance:
     pass
 
@@ -241,7 +229,7 @@ DATAS: dict[str, Callable[[int], list[Any]]] = {
 @pytest.mark.parametrize("keeps", [False, True])
 def test_how_many_objects_there_are_in_globals_does_not_matter(keeps: bool, data: str) -> None:
     def f(x: Tensor) -> Tensor:
-        return Keeping.apply(x) if keeps else x.sin() * 2  # type: ignore[no-untyped-call,no-any-return]
+        return KeepsByAttribute.apply(x) if keeps else x.sin() * 2  # type: ignore[no-untyped-call,no-any-return]
 
     counts = []
     for count in (1, 1, 2000):  # (the first one does what is needed once)

@@ -12,6 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import aot
 from tests.support.agreement import leaf, values
+from tests.support.aot.programs import ViewAs
 from tests.support.aot.subclasses import Scaled, seen
 from tests.support.aot.wrapped_arguments import jagged, scaled, two
 
@@ -37,16 +38,6 @@ def _write_to_what_is_detached(x: Tensor, w: Tensor) -> Tensor:
 
 def _another_scale(x: Any) -> None:
     x.scale = 5.0
-
-
-class _Through(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
 
 
 REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
@@ -163,7 +154,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
     "view by a custom function": (
         aot.errors.UnsupportedOutput,
         "new tensor",
-        lambda x: _Through.apply(x * 2),
+        lambda x: ViewAs.apply(x * 2),
         lambda: [two(3, grad=True)],
     ),
     "leaf made inside": (

@@ -28,6 +28,7 @@ from fuzz.repro import script
 from fuzz.targets.catalog import find
 from fuzz.targets.target import Target
 from oracles import Finding, Observation
+from tests.support.fuzz.outcomes import exit_status
 from tests.support.fuzz.small_programs import (
     CUBE_TWICE,
     DOUBLE_IN_PLACE,
@@ -138,15 +139,9 @@ def wrong(f):
 """
     finding = Finding("values", "out", "1", "2", "it was seen once")
     text = script.script(on_device(SUM, BOTH), "eager", finding)
-    assert _status(text) == 0
+    assert exit_status(text) == 0
     text = text.replace("look(lambda *args: (f)", "look(lambda *args: (wrong(f))")
-    assert _status(text.replace("\n\n\ndef f(", f"\n\n{wrong}\n\ndef f(")) == 1
-
-
-def _status(text: str) -> object:
-    with torch.enable_grad(), pytest.raises(SystemExit) as left:
-        exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
-    return left.value.code
+    assert exit_status(text.replace("\n\n\ndef f(", f"\n\n{wrong}\n\ndef f(")) == 1
 
 
 def test_a_script_of_a_crash_runs_on_each_device(second: str) -> None:

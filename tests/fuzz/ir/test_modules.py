@@ -32,6 +32,7 @@ from fuzz.repro import script
 from fuzz.targets.catalog import find
 from fuzz.targets.target import Target
 from oracles import Backward
+from tests.support.fuzz.outcomes import assert_found
 from tests.support.fuzz.small_programs import call
 
 # a0 is passed; the module holds a parameter twice, a buffer, a number, and asks whether it trains.
@@ -235,9 +236,7 @@ def keeps_the_first_parameters(function: Callable[..., Any]) -> Callable[..., An
 def test_what_a_compiler_does_to_a_module_is_found(
     compiler: Callable[..., Any], program: Program, clause: str
 ) -> None:
-    result = execute(program, Target("under-test", "", compiler))
-    assert result.outcome == "finding"
-    assert clause in {finding.clause for finding in result.findings}
+    assert_found(compiler, program, clause)
 
 
 def test_what_is_held_is_written_to_between_forward_and_backward() -> None:

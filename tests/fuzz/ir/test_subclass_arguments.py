@@ -37,6 +37,7 @@ from fuzz.repro import script
 from fuzz.targets.catalog import find
 from fuzz.targets.target import Target
 from oracles import Backward
+from tests.support.fuzz.outcomes import assert_found, exit_status
 from tests.support.fuzz.small_programs import SINE, call
 
 HELD = View(0, (2, 3), (3, 1), 0, "detach", None, leaf=True, wrapped="two")
@@ -351,9 +352,7 @@ ONE = replace(WRITTEN, arguments=(replace(BUFFER, wrapped="one"), Root(0)))
 def test_what_a_compiler_does_to_them_is_found(
     compiler: Callable[..., Any], program: Program, clause: str
 ) -> None:
-    result = execute(program, Target("under-test", "", compiler))
-    assert result.outcome == "finding"
-    assert clause in {finding.clause for finding in result.findings}
+    assert_found(compiler, program, clause)
 
 
 def test_writes_and_second_derivatives_after_a_call() -> None:
@@ -418,12 +417,6 @@ CLAUSES = (
 )
 
 
-def _run(text: str) -> Any:
-    with torch.enable_grad(), pytest.raises(SystemExit) as left:
-        exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
-    return left.value.code
-
-
 def test_a_script_shows_the_difference(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -431,12 +424,12 @@ def test_a_script_shows_the_difference(
     (tmp_path / "wrapper_compilers.py").write_text(COMPILERS)
     finding = buckets.primary_finding(execute(WRITTEN, find("wrapper_compilers:drops")).findings)
     assert finding.clause == "input-data"
-    assert _run(script.script(WRITTEN, "wrapper_compilers:drops", finding)) == 1
+    assert exit_status(script.script(WRITTEN, "wrapper_compilers:drops", finding)) == 1
     assert "eager and the target differ" in capsys.readouterr().out
     for clause in CLAUSES:
         for program in (WRITTEN, PAIR):
             text = script.script(program, "aot", replace(finding, clause=clause, path="", message=""))
-            assert _run(text) == 0, (clause, capsys.readouterr().out)
+            assert exit_status(text) == 0, (clause, capsys.readouterr().out)
 
 
 def test_programs_without_them_define_none() -> None:

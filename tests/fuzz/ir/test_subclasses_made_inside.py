@@ -36,7 +36,7 @@ from fuzz.program.printer import load
 from fuzz.reduce import reduce
 from fuzz.repro import script
 from fuzz.targets.catalog import find
-from fuzz.targets.target import Target
+from tests.support.fuzz.outcomes import assert_found, exit_status
 from tests.support.fuzz.small_programs import call
 
 FLOAT = Storage("float32", (2, 3), 1, requires_grad=True)
@@ -178,8 +178,7 @@ class _Apart(torch.autograd.Function):
 
 @pytest.mark.parametrize(("compiler", "clause"), [(_copies_results, "aliasing"), (_counts_apart, "versions")])
 def test_what_a_compiler_gets_wrong_is_found(compiler: Callable[..., Any], clause: str) -> None:
-    result = execute(MADE, Target("under-test", "", compiler))
-    assert clause in {finding.clause for finding in result.findings}
+    assert_found(compiler, MADE, clause)
 
 
 @pytest.mark.parametrize("indices", [range(60), pytest.param(range(60, 160), marks=pytest.mark.nightly)])
@@ -245,14 +244,8 @@ def test_a_script_tells_which_counter_did_not_move(
     program = dataclasses.replace(MADE, scenario=Scenario(steps=steps))
     [finding, *_] = execute(program, find("counting_compilers:counts_apart")).findings
     assert finding.clause == "versions"
-    assert _run(script.script(program, "counting_compilers:counts_apart", finding)) == 1
+    assert exit_status(script.script(program, "counting_compilers:counts_apart", finding)) == 1
     assert re.search(r"version counter.*\n *eager: +True\n *target: False", capsys.readouterr().out)
     text = script.script(program, "aot", finding)
     assert "class Unwrap" in text and "class Alias" in text and text.count("class Wrapper") == 1
-    assert _run(text) == 0, capsys.readouterr().out
-
-
-def _run(text: str) -> Any:
-    with torch.enable_grad(), pytest.raises(SystemExit) as left:
-        exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
-    return left.value.code
+    assert exit_status(text) == 0, capsys.readouterr().out

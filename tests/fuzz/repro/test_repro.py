@@ -19,6 +19,7 @@ from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.catalog import find
 from oracles import CLAUSES, Finding
 from tests.fuzz import bad_targets
+from tests.support.fuzz.outcomes import exit_status
 from tests.support.fuzz.small_programs import (
     CUBE_TWICE,
     DOUBLE_IN_PLACE,
@@ -113,7 +114,7 @@ def test_a_script_shows_each_kind_of_fault(
     program: Program, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = f"tests.fuzz.bad_targets:{fault}"
-    assert _status(repro_script.script(program, name, _found(program, name))) == 1
+    assert exit_status(repro_script.script(program, name, _found(program, name))) == 1
     assert "eager and the target differ" in capsys.readouterr().out
 
 
@@ -133,7 +134,7 @@ def test_a_script_shows_each_kind_of_fault(
 def test_a_script_says_when_the_difference_is_gone(program: Program, clause: str) -> None:
     for path in ("call", "later backward from out"):
         finding = Finding(clause, path, "1", "2", "it was seen once")
-        assert _status(repro_script.script(program, "eager", finding)) == 0
+        assert exit_status(repro_script.script(program, "eager", finding)) == 0
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -148,7 +149,7 @@ def test_every_shipped_target_has_a_script(name: str, capsys: pytest.CaptureFixt
         text = repro_script.script(
             program, name, Finding(clause, "call 2: values: out", "1", "2", "it was seen once")
         )
-        assert _status(text) == 0, capsys.readouterr().out
+        assert exit_status(text) == 0, capsys.readouterr().out
     target.reset()
 
 
@@ -186,7 +187,7 @@ def test_a_target_that_cannot_be_used_shows_no_difference(
         "tests.fuzz.bad_targets:absent",
     ):
         text = repro_script.script(SINE, name, finding)
-        assert _status(text) == 2
+        assert exit_status(text) == 2
         assert "cannot be used" in capsys.readouterr().out
         assert not repro_trial.shows(finding, repro_trial.run(text))
 
@@ -221,21 +222,15 @@ def test_a_script_carries_what_inductor_is_prepared_with() -> None:
 
 def test_a_script_counts_how_often_the_function_runs(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("once", "call", "1", "2", "")
-    assert _status(repro_script.script(SINE, "tests.fuzz.bad_targets:runs_twice", finding)) == 1
+    assert exit_status(repro_script.script(SINE, "tests.fuzz.bad_targets:runs_twice", finding)) == 1
     assert "target: 2" in capsys.readouterr().out
-
-
-def _status(text: str) -> object:
-    with torch.enable_grad(), pytest.raises(SystemExit) as left:
-        exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
-    return left.value.code
 
 
 def test_a_script_of_a_leak_counts_what_each_call_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: len(bad_targets.kept))
     finding = Finding("lifetime", "memory", "0", "1", "bytes that the allocator has not got back")
-    assert _status(repro_script.script(SINE, "tests.fuzz.bad_targets:leaks", finding)) == 1
-    assert _status(repro_script.script(SINE, "tests.fuzz.bad_targets:good", finding)) == 0
+    assert exit_status(repro_script.script(SINE, "tests.fuzz.bad_targets:leaks", finding)) == 1
+    assert exit_status(repro_script.script(SINE, "tests.fuzz.bad_targets:good", finding)) == 0
 
 
 def test_a_script_of_a_crash_survives_it(tmp_path: Path) -> None:

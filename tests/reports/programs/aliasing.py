@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+import aot
 from oracles import Backward
 from tests.reports.report import Program, Report, Stock
-from tests.support.agreement import leaf, non_leaf, values
+from tests.support.agreement import checking_nop, leaf, non_leaf, values
 
 
 def _adds_and_takes_a_row(base: Tensor, part: Tensor) -> Tensor:
@@ -163,7 +167,107 @@ def views_of_a_value(x: Tensor) -> tuple[Tensor, ...]:
     return part, row * x.sum(), whole
 
 
+def _aligning(module: Any, example_inputs: Any) -> Callable[..., Any]:
+    """A backend that runs on clones of what does not begin at a multiple of 16 bytes."""
+    run = checking_nop(module, example_inputs)
+
+    def aligned(value: Any) -> Any:
+        return value.clone() if isinstance(value, Tensor) and value.data_ptr() % 16 else value
+
+    return lambda *arguments: run(*map(aligned, arguments))
+
+
+def _shifted_tokens(tokens: Tensor) -> list[Tensor]:
+    return [tokens[:, :-1], tokens[:, 1:]]
+
+
+def _parts(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    return x[1:], y.view(-1), x.detach(), y, (x * y).exp()
+
+
+def _written_parts(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+    x.mul_(2)
+    return x[1:], y[0], x * y
+
+
+def _unaligned_tokens() -> list[Tensor]:
+    return [values(4, 5).view(-1)[1:13].view(3, 4)]
+
+
+def _results_show_the_callers_memory(f: Callable[..., Any], views: int, make: Callable[..., Tensor]) -> None:
+    def story(function: Callable[..., Any]) -> Any:
+        base = make(4, 5)
+        arguments = [base.view(-1)[1 + k : 13 + k].view(3, 4) for k in range(views)]
+        results = function(*arguments)
+        version = [r._version for r in results]
+        told = [(r.clone(), r.stride(), r.storage_offset(), r.requires_grad) for r in results]
+        shared = [r.untyped_storage().data_ptr() == base.untyped_storage().data_ptr() for r in results]
+        with torch.no_grad():
+            results[0].mul_(3)
+        return version, told, shared, base.clone(), [r.clone() for r in results]
+
+    expected = story(f)
+    compiled = aot.aot_function(f, _aligning)
+    for _ in range(2):
+        assert str(story(compiled)) == str(expected)
+
+
+def _a_write_to_what_a_clone_was_made_of_is_noticed() -> None:
+    for function in (torch.square, aot.aot_function(torch.square, _aligning)):
+        part = non_leaf(5)[1:]
+        result = function(part)
+        with torch.no_grad():
+            part.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
+
+
+def _scales_and_subtracts(x: Tensor, y: Tensor) -> Tensor:
+    x.mul_(3)
+    return x - y
+
+
+def _apart_and_then_overlapping(function: Callable[..., Any]) -> Any:
+    function(values(4), values(4, start=4))
+    base = values(7)
+    return function(base[:4], base[2:6]), base
+
+
+def _overlap_is_a_specialization_of_its_own() -> None:
+    compiled = aot.aot_function(_scales_and_subtracts, checking_nop)
+    _apart_and_then_overlapping(compiled)
+    assert len(compiled.specializations) == 2
+
+
 REPORTS = (
+    Report(
+        191002,
+        "a graph compiler clones what it is given, and results show the caller's memory all the same",
+        Program(_shifted_tokens, _unaligned_tokens),
+        None,
+        checks=(
+            *(
+                functools.partial(_results_show_the_callers_memory, f, views, make)
+                for f, views, makes in (
+                    (_shifted_tokens, 1, (values, leaf, non_leaf)),
+                    (_parts, 2, (values, leaf, non_leaf)),
+                    (_written_parts, 2, (values, non_leaf)),
+                )
+                for make in makes
+            ),
+            _a_write_to_what_a_clone_was_made_of_is_noticed,
+        ),
+        also=(151799,),
+    ),
+    Report(
+        139789,
+        "arguments come apart in one call, and overlap in the next",
+        Program(_scales_and_subtracts, story=_apart_and_then_overlapping),
+        Stock("values", "values"),
+        since=(2, 13),
+        as_reported=False,
+        checks=(_overlap_is_a_specialization_of_its_own,),
+    ),
     Report(
         198095,
         "a row of an alias is that of the base when the base was written",

@@ -1,16 +1,18 @@
-"""Reports about gradients, and about functions with a backward of their own."""
+"""Reports about gradients, and about what is around a call and its backward."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import aot
 from oracles import Backward
-from tests.reports.report import Program, Report, Stock
-from tests.support.agreement import leaf, non_leaf, values
+from tests.reports.report import Program, Report, Stock, Story
+from tests.support.agreement import assert_agrees, checking_nop, leaf, non_leaf, values
 
 DOUBLE = (Backward(how="double"),)
 
@@ -22,6 +24,36 @@ def _sines(*xs: Tensor) -> list[Tensor]:
 def _with_a_pooler(x: Tensor, w: Tensor, pooler: Tensor) -> tuple[Tensor, Tensor]:
     hidden = (x @ w).relu()
     return hidden, hidden @ pooler
+
+
+def _computes_only_what_is_differentiated() -> None:
+    ran: list[str] = []
+
+    def counting(module: Any, inputs: Any) -> Any:
+        names = [n.name for n in module.graph.nodes if n.op == "call_function"]
+
+        def run(*arguments: Any) -> Any:
+            ran.extend(names)
+            return module(*arguments)
+
+        return run
+
+    compiled = aot.aot_function(lambda xs: [x.sin() for x in xs], aot.nop, counting)
+    xs = [leaf(3, start=k) for k in range(3)]
+    compiled(xs)[0].sum().backward()
+    assert sum(name.startswith("cos") for name in ran) == 1
+    assert [x.grad is None for x in xs] == [False, True, True]
+
+
+def _an_optimizer_leaves_the_pooler_alone(function: Callable[..., Any]) -> Any:
+    """With zeros, its weight decay or momentum would move it."""
+    w, pooler = leaf(3, 3), leaf(3, 3, start=9)
+    optimizer = torch.optim.AdamW([w, pooler], lr=0.1, weight_decay=0.5)
+    for step in range(2):
+        optimizer.zero_grad()
+        function(values(2, 3, start=step), w, pooler)[0].square().sum().backward()
+        optimizer.step()
+    return w, pooler, pooler.grad
 
 
 def _part_without_gradient(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,233 +97,236 @@ def _normalizes(x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     return torch.nn.functional.batch_norm(x, mean, variance, training=True)
 
 
-class Dirty(torch.autograd.Function):
-    """Writes to what it is given."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        x.mul_(2)
-        ctx.mark_dirty(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 2
+def _overflowing_loss(x: Tensor, w: Tensor) -> Tensor:
+    return (x @ w).float().pow(2).sum() * 1e6
 
 
-class Ranked(torch.autograd.Function):
-    """Two results, one of which is not differentiable."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        values, order = x.sort()
-        ctx.mark_non_differentiable(order)
-        ctx.save_for_backward(order)
-        return values, order
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> Tensor:
-        (order,) = ctx.saved_tensors
-        return torch.zeros_like(gradient).scatter(0, order, gradient)
+def _forward_alone_under_autocast(function: Callable[..., Any]) -> Any:
+    x, w = leaf(4, 4), leaf(4, 4, start=9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = function(x, w)
+    loss.backward()
+    return loss, x.grad, w.grad
 
 
-class Unmaterialized(torch.autograd.Function):
-    """Notices which of its results are differentiated; saves what is not a tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.factor = factor
-        return x * factor, x + 1
-
-    @staticmethod
-    def backward(ctx: Any, first: Tensor | None, second: Tensor | None) -> tuple[Tensor | None, None]:
-        if first is None:
-            return second, None
-        return (first * ctx.factor if second is None else first * ctx.factor + second), None
+def _island_without_autocast(x: Tensor, w: Tensor) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        y = x.float() @ w.float().t()
+    return y @ w
 
 
-class Viewing(torch.autograd.Function):
-    """Makes a view inside, and reads it."""
+def _under_autocast(cache: bool) -> Story:
+    def story(function: Callable[..., Any]) -> Any:
+        x, w = leaf(4, 4, dtype=torch.bfloat16), leaf(4, 4, start=9)
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cache):
+            result = function(x, w)
+        result.float().sum().backward()
+        return result, x.grad, w.grad
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        y = x.view(-1)
-        ctx.save_for_backward(y)
-        return y * y
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (y,) = ctx.saved_tensors
-        return gradient * y * 2
+    return story
 
 
-class Counting(torch.autograd.Function):
-    """Adds what comes in to a tensor of the forward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, total: Tensor) -> Tensor:
-        ctx.save_for_backward(total)
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (total,) = ctx.saved_tensors
-        total.add_(gradient)
-        return gradient.clone(), None
+def _with_a_detached_part(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = x @ w
+    return y.sum(), (y.detach() * w).sum(), y
 
 
-class AsItIs(torch.autograd.Function):
-    """Returns what it is given, and scales the gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 3
+def _a_backward_from_each(function: Callable[..., Any]) -> Any:
+    x, w = leaf(3, 3), leaf(3, 3, start=9)
+    first, second, third = function(x, w)
+    second.backward()
+    first.backward(retain_graph=True)
+    third.detach().requires_grad_().sum().backward()
+    return x.grad, w.grad, third.requires_grad
 
 
-class Shifted(torch.autograd.Function):
-    """The product of two tensors and both of them."""
-
-    @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(a, b)
-        return a * b + a + b
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = ctx.saved_tensors
-        return gradient * (b + 1), gradient * (a + 1)
+def _retains_and_hooks(x: Tensor) -> tuple[Tensor, Tensor]:
+    x.retain_grad()
+    y = x.clone()
+    y.retain_grad()
+    hidden = y * x
+    hidden.register_hook(lambda g: g * 3.5)
+    z = (hidden * hidden).clone()
+    z.retain_grad()
+    return z, y
 
 
-class Joining(torch.autograd.Function):
-    """Puts one gradient where the other was."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        return x * 1, x * 2
-
-    @staticmethod
-    def backward(ctx: Any, first: Tensor, second: Tensor) -> Tensor:
-        return first.add_(second)
+def _reads_retained_gradients(function: Callable[..., Any]) -> Any:
+    x = non_leaf(3)
+    z, y = function(x)
+    z.clone().sum().backward()
+    return x.grad, y.grad, z.grad
 
 
-class WithRow(torch.autograd.Function):
-    """Returns what it has made and a view of that, and saves a view of the view."""
+def _under_saved_tensor_hooks(function: Callable[..., Any]) -> Any:
+    """What is saved is packed and unpacked, and nothing else is."""
+    x, w = leaf(3), leaf(3, start=3)
+    packed: list[Any] = []
 
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        whole = x * 2
-        row = whole[0]
-        ctx.save_for_backward(row.unsqueeze(-1))
-        return whole, row
+    def pack(t: Tensor) -> Tensor:
+        packed.append(t.clone())
+        return t * 2
 
-    @staticmethod
-    def backward(ctx: Any, whole: Tensor, row: Tensor) -> Tensor:
-        (saved,) = ctx.saved_tensors
-        return torch.cat([whole[:1] * 2 + row * saved.squeeze(-1), whole[1:] * 2])
-
-
-class RowFirst(torch.autograd.Function):
-    """The views come first, one of an alias of the memory; what they show is saved."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
-        whole = x.exp()
-        part = whole[1:].detach()
-        ctx.save_for_backward(whole, part[0])
-        return part[0], whole[0], part, whole
-
-    @staticmethod
-    def backward(ctx: Any, row: Tensor, first: Tensor, part: Tensor, whole: Tensor) -> Tensor:
-        saved, saved_row = ctx.saved_tensors
-        rows = torch.stack([first, row * saved_row])
-        return whole * saved + torch.cat([rows, part[1:]])
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t * 5):
+        result = function(x, w)
+    result.sum().backward()
+    return sorted(str(p.tolist()) for p in packed), x.grad, w.grad
 
 
-class AsAnotherDtype(torch.autograd.Function):
-    """The same memory as complex and as real numbers."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        pairs = torch.stack([x, x * 2], -1)
-        return torch.view_as_complex(pairs), pairs
-
-    @staticmethod
-    def backward(ctx: Any, number: Tensor, pairs: Tensor) -> Tensor:
-        return number.real + pairs.sum(-1)
+_LAYER = torch.nn.Linear(3, 3, bias=False)
 
 
-RETURNING_VIEWS: dict[str, Callable[[Tensor], Any]] = {
-    "a row": WithRow.apply,
-    "rows first": RowFirst.apply,
-    "another dtype": AsAnotherDtype.apply,
-}
+def _calls_a_layer(w: Tensor, x: Tensor) -> Tensor:
+    return torch.func.functional_call(_LAYER, {"weight": w}, (x,))
 
 
-def _returning_views(f: Callable[[Tensor], Any], make: Callable[..., Tensor]) -> list[Program]:
-    def made() -> list[Tensor]:
-        return [make(3, 2)]
+def _the_layer_gets_a_backward_hook_for_a_while(function: Callable[..., Any]) -> Any:
+    def gradient() -> Tensor:
+        x = leaf(3)
+        function(torch.eye(3), x).sum().backward()
+        assert x.grad is not None
+        return x.grad
 
-    return [
-        Program(lambda x: f(x)[0], made),
-        Program(lambda x: f(x)[1], made),
-        Program(lambda x: [y[1:] for y in f(x)], made),
-        *(
-            Program(g, made, differentiate=some)
-            for g in (f, lambda x: [y * 3 for y in f(x)])
-            for some in (None, (0,), (1,))
-        ),
-    ]
-
-
-def _writes_what_is_dirty(x: Tensor) -> Tensor:
-    return Dirty.apply(x * 1).sin()  # type: ignore[no-any-return]
+    before = gradient()
+    handle = _LAYER.register_full_backward_hook(lambda module, inputs, outputs: [g * 2 for g in inputs])
+    try:
+        during = gradient()
+    finally:
+        handle.remove()
+    return before, during, gradient()
 
 
-def _custom(f: Callable[[Tensor], Any]) -> list[Program]:
-    return [Program(f, lambda: [non_leaf(3)], grad=True, differentiate=some) for some in (None, (0,), (1,))]
+def _a_layers_gradients_are_doubled_while_it_has_a_hook() -> None:
+    told = _the_layer_gets_a_backward_hook_for_a_while(aot.aot_function(_calls_a_layer, checking_nop))
+    assert [gradient.tolist() for gradient in told] == [[1.0] * 3, [2.0] * 3, [1.0] * 3]
 
 
-def _writes_to_what_came_back(x: Tensor) -> Tensor:
-    y = AsItIs.apply(x)
-    with torch.no_grad():
-        y.mul_(2)
-    return x.sin()
+def _decodes(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    latent = (x @ w).tanh()
+    apart = x.exp()
+    return (latent @ v).sin(), latent, apart
 
 
-def _counts_in_a_result(x: Tensor) -> tuple[Tensor, Tensor]:
-    total = x.detach().clone()
-    return Counting.apply(x, total), total
+def _loss_on_the_sensitivity_to_latents(function: Callable[..., Any]) -> Any:
+    x, w, v = leaf(4, 3), leaf(3, 2), leaf(2, 3, start=9)
+    result, latent, apart = function(x, w, v)
+    some = torch.autograd.grad(result.sum(), [latent, apart, w], retain_graph=True, allow_unused=True)
+    (sensitivity,) = torch.autograd.grad(result.sum(), latent, create_graph=True)
+    (result.mean() + sensitivity.square().mean()).backward()
+    return some, sensitivity, x.grad, w.grad, v.grad
 
 
-def _counts_in_an_argument(x: Tensor, total: Tensor) -> Tensor:
-    return Counting.apply(x, total)  # type: ignore[no-any-return]
+def _drops(x: Tensor, w: Tensor) -> Tensor:
+    return torch.nn.functional.dropout(x @ w, 0.5).sin() @ w
 
 
-def _gives_one_twice(x: Tensor) -> Tensor:
-    return Shifted.apply(x, x)  # type: ignore[no-any-return]
+def _adds_noise(x: Tensor, w: Tensor) -> Tensor:
+    y = x @ w
+    return (y * torch.randn_like(y)).sin() * torch.bernoulli(y.sigmoid())
 
 
-def _joins(x: Tensor) -> tuple[Tensor, Tensor]:
-    return Joining.apply(x)  # type: ignore[no-any-return]
+def _matrices(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return [leaf(4, 4, dtype=dtype), leaf(4, 4, dtype=dtype, start=5)]
+
+
+def _a_draw_is_made_once(f: Callable[..., Tensor], budget: float) -> None:
+    partition = functools.partial(aot.min_cut_rematerialization_partition, memory_budget=budget)
+    for functionalize in (False, True):
+        assert_agrees(
+            f,
+            _matrices,
+            grad=True,
+            double=lambda: _matrices(torch.float64),
+            partition=partition,
+            functionalize_rng_ops=functionalize,
+        )
 
 
 REPORTS = (
+    Report(
+        153044,
+        "an overflow that only autocast in the backward would cause",
+        Program(_overflowing_loss, story=_forward_alone_under_autocast),
+        since=(2, 13),
+    ),
+    Report(
+        179804,
+        "a part of the function is without autocast",
+        Program(_island_without_autocast, story=_under_autocast(cache=True)),
+        since=(2, 13),
+        variants=(Program(_island_without_autocast, story=_under_autocast(cache=False)),),
+    ),
+    Report(
+        97745,
+        "one result is made of a detached part of another, and a backward starts from each",
+        Program(_with_a_detached_part, story=_a_backward_from_each),
+        Stock("raises", "raises"),
+        since=(2, 13),
+        as_reported=False,
+    ),
+    Report(
+        91468,
+        "gradients are retained and hooked inside",
+        Program(_retains_and_hooks, lambda: [non_leaf(3)]),
+        Stock("input-metadata", "right"),
+        since=(2, 13),
+        as_reported=False,
+        variants=(Program(_retains_and_hooks, story=_reads_retained_gradients),),
+        also=(146212,),
+    ),
+    Report(
+        116221,
+        "hooks for saved tensors around the call",
+        Program(torch.mul, story=_under_saved_tensor_hooks),
+        since=(2, 13),
+    ),
+    Report(
+        115750,
+        "a module gets a backward hook later",
+        Program(_calls_a_layer, story=_the_layer_gets_a_backward_hook_for_a_while),
+        Stock("values", "values"),
+        since=(2, 13),
+        as_reported=False,
+        checks=(_a_layers_gradients_are_doubled_while_it_has_a_hook,),
+        also=(117265,),
+    ),
+    Report(
+        132929,
+        "a gradient of one result with respect to another",
+        Program(_decodes, story=_loss_on_the_sensitivity_to_latents),
+        Stock("raises", "raises"),
+        since=(2, 13),
+        as_reported=False,
+    ),
+    Report(
+        190758,
+        "a draw is made once, whatever the memory budget of the backward",
+        Program(_drops, _matrices, grad=True),
+        Stock("randomness", "right"),
+        since=(2, 13),
+        as_reported=False,
+        variants=(Program(_adds_noise, _matrices, grad=True),),
+        checks=tuple(
+            functools.partial(_a_draw_is_made_once, f, budget)
+            for f in (_drops, _adds_noise)
+            for budget in (0, 0.005, 0.3, 0.5, 0.9, 1)
+        ),
+        also=(190717,),
+    ),
     Report(
         131794,
         "an argument whose result is not differentiated gets zeros for a gradient",
         Program(_sines, lambda: [leaf(3, start=k) for k in range(3)], differentiate=(0,)),
         Stock("gradients", "gradients"),
+        checks=(_computes_only_what_is_differentiated,),
+        also=(186355,),
     ),
     Report(
         1102,
         "a layer whose result goes nowhere gets zeros for a gradient",
         Program(_with_a_pooler, lambda: [values(2, 3), leaf(3, 3), leaf(3, 3, start=9)], differentiate=(0,)),
         Stock("gradients", "gradients"),
+        variants=(Program(_with_a_pooler, story=_an_optimizer_leaves_the_pooler_alone),),
         repository="pytorch/torchdynamo",
     ),
     Report(
@@ -339,71 +374,5 @@ REPORTS = (
         Program(_normalizes, lambda: [leaf(4, 3), torch.zeros(3), torch.ones(3)]),
         Stock("versions", "versions"),
         needs=None,
-    ),
-    Report(
-        118396,
-        "a custom function writes to what it is given",
-        Program(_writes_what_is_dirty, lambda: [non_leaf(3)], grad=True),
-        variants=(
-            *_custom(_writes_what_is_dirty),
-            *_custom(lambda x: (Dirty.apply(x).sin(), x)),
-            *_custom(lambda x: Ranked.apply(x * 2)),
-            *_custom(lambda x: Unmaterialized.apply(x * 1, 3.0)),
-            *_custom(lambda x: Viewing.apply(x).sin()),
-        ),
-    ),
-    Report(
-        172956,
-        "a custom backward writes to a tensor of the forward",
-        Program(_counts_in_a_result, lambda: [leaf(3)], grad=True, refused="backward writes"),
-        Stock("raises", "raises"),
-        needs=None,
-        variants=(
-            Program(
-                _counts_in_an_argument, lambda: [leaf(3), values(3)], grad=True, refused="backward writes"
-            ),
-        ),
-    ),
-    Report(
-        194534,
-        "what a custom function returns as it was is written",
-        Program(_writes_to_what_came_back, lambda: [leaf(3)]),
-        variants=(
-            Program(_writes_to_what_came_back, lambda: [values(3)]),
-            Program(_writes_to_what_came_back, lambda: [non_leaf(3)]),
-            *(
-                Program(_writes_to_what_came_back, lambda make=make: [make(3)], grad=False)
-                for make in (values, leaf, non_leaf)
-            ),
-        ),
-    ),
-    Report(
-        183604,
-        "a custom function gets one tensor twice",
-        Program(_gives_one_twice, lambda: [leaf(3)]),
-        older=Stock(eager="gradients"),
-    ),
-    Report(
-        141111,
-        "a custom backward writes to its gradient",
-        Program(_joins, lambda: [leaf(3)], grad=True, refused="return a new one"),
-        Stock("gradients", "gradients"),
-        needs=None,
-        variants=(
-            Program(lambda x: sum(part.sin() for part in Joining.apply(x)), lambda: [leaf(3)], grad=True),
-        ),
-    ),
-    Report(
-        94990,
-        "a custom function returns a view of its result",
-        Program(RETURNING_VIEWS["a row"], lambda: [leaf(3, 2)]),
-        Stock("autograd-metadata", "autograd-metadata"),
-        as_reported=False,
-        variants=tuple(
-            program
-            for f in RETURNING_VIEWS.values()
-            for make in (leaf, non_leaf)
-            for program in _returning_views(f, make)
-        ),
     ),
 )

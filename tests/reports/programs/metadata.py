@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import Tensor
 
+import aot
 from tests.reports.report import Program, Report, Stock
-from tests.support.agreement import leaf, non_leaf, values
+from tests.support.agreement import checking_nop, leaf, non_leaf, values
 
 
 def _resizes(x: Tensor) -> Tensor:
@@ -160,7 +163,36 @@ def _parameter(x: Tensor) -> Tensor:
     return y + parameter
 
 
+def _grows(x: Tensor) -> Tensor:
+    return x.resize_(10)
+
+
+def _shrinks(x: Tensor) -> Tensor:
+    return x.resize_(3)
+
+
+def _quantized() -> list[Tensor]:
+    with warnings.catch_warnings(action="ignore"):  # such tensors are deprecated
+        return [torch.quantize_per_tensor(torch.arange(5.0), 0.1, 10, torch.qint8)]
+
+
+def _a_quantized_argument_is_refused_as_what_it_is() -> None:
+    (argument,) = _quantized()
+    with pytest.raises(aot.Unsupported, match="is quantized"):
+        aot.aot_function(_grows, checking_nop)(argument)
+    assert argument.shape == (5,)
+
+
 REPORTS = (
+    Report(
+        113707,
+        "a quantized argument is resized",
+        Program(_shrinks, _quantized, refused="is quantized"),
+        Stock("raises", "right"),
+        since=(2, 13),
+        as_reported=False,
+        checks=(_a_quantized_argument_is_refused_as_what_it_is,),
+    ),
     Report(
         97921,
         "an argument is resized and written",

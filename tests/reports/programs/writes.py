@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
+import aot
 from tests.reports.report import Program, Report, Stock
-from tests.support.agreement import Make, leaf, non_leaf, values
+from tests.support.agreement import PARTITIONERS, Make, checking_nop, leaf, non_leaf, values
 
 
 def _writes_through_expand(x: Tensor) -> Tensor:
@@ -199,7 +203,151 @@ _relu, _leaky, _silu = (
     torch.nn.SiLU(inplace=True),
 )
 
+
+def _overwrites(x: Tensor, w: Tensor, buffer: Tensor) -> Tensor:
+    result = x @ w
+    buffer.copy_(w.sum(0))
+    return result
+
+
+def _averages(x: Tensor, w: Tensor, buffer: Tensor) -> Tensor:
+    result = x @ w
+    buffer.detach().mul_(0.5)
+    with torch.no_grad():
+        buffer.add_(result.sum(0) * 0.5)
+    return result + buffer
+
+
+def _accumulates(x: Tensor, w: Tensor, buffer: Tensor) -> Tensor:
+    buffer.mul_(0.5).add_(w.sum(0))
+    return x @ w
+
+
+def _three_steps_with_one_buffer(function: Callable[..., Any]) -> Any:
+    buffer, w = torch.zeros(2), leaf(3, 2)
+    told = []
+    for step in range(3):
+        function(values(4, 3, start=step), w, buffer).square().sum().backward()
+        assert w.grad is not None
+        told.append((buffer.clone(), buffer.requires_grad, w.grad.clone()))
+    return told
+
+
+def _whole(buffer: Tensor) -> Tensor:
+    return buffer
+
+
+def _row(buffer: Tensor) -> Tensor:
+    return buffer[1:2]
+
+
+def _turned(buffer: Tensor) -> Tensor:
+    return buffer.t()
+
+
+def _reads_and_writes_a_buffer(view: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+    def f(x: Tensor, w: Tensor, buffer: Tensor) -> Tensor:
+        y = (x + view(buffer)).sin()
+        buffer.mul_(3)
+        return (y @ w).cos()
+
+    return f
+
+
+def _two_calls_and_a_write(function: Callable[..., Any]) -> Any:
+    x, w, buffer = leaf(4, 4), leaf(4, 4, start=3), values(4, 4, start=8)
+    first = function(x, w, buffer)
+    second = function(x, w, buffer)
+    buffer.zero_()
+    (first * 2 + second).sum().backward()
+    return x.grad, w.grad, buffer
+
+
+def _what_is_written_is_not_read_again(view: Callable[[Tensor], Tensor], budget: float) -> None:
+    """In the forward, by the caller, or by the next call."""
+    f = _reads_and_writes_a_buffer(view)
+    partition = functools.partial(aot.min_cut_rematerialization_partition, memory_budget=budget)
+    expected = _two_calls_and_a_write(f)
+    got = _two_calls_and_a_write(aot.aot_function(f, checking_nop, partition_fn=partition))
+    for mine, its in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, its)
+
+
+KEEPING_OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "its result": lambda x: (x * 2 + 1).sigmoid().exp(),
+    "a view of its result": lambda x: x.view(-1)[2:].tanh(),
+    "indices": lambda x: x.max(0).values * 3,
+    "nothing": lambda x: torch.cat([x + x.detach(), x.relu()]),
+}
+
+
+def _keeps_the_argument(x: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(x, (3,))
+
+
+def _the_caller_writes_to_what_he_gave(function: Callable[..., Any]) -> Tensor:
+    root = leaf(4, 3)
+    x = root * 1
+    result = function(x)
+    with torch.no_grad():
+        x.mul_(3)
+    (gradient,) = torch.autograd.grad(result.sum(), root)
+    return gradient
+
+
+def _does_not_complain_of_a_write(kept: str, partitioner: str) -> None:
+    f = KEEPING_OTHERS[kept]
+    compiled = aot.aot_function(f, checking_nop, partition_fn=PARTITIONERS[partitioner])
+    got, expected = map(_the_caller_writes_to_what_he_gave, (compiled, f))
+    torch.testing.assert_close(got, expected)
+
+
+def _complains_of_a_write(partitioner: str) -> None:
+    f = _keeps_the_argument
+    compiled = aot.aot_function(f, checking_nop, partition_fn=PARTITIONERS[partitioner])
+    for function in (f, compiled):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            _the_caller_writes_to_what_he_gave(function)
+
+
 REPORTS = (
+    Report(
+        140707,
+        "a buffer is given again after a backward, written with what has a history by then",
+        Program(_overwrites, story=_three_steps_with_one_buffer),
+        Stock("raises", "raises"),
+        since=(2, 13),
+        as_reported=False,
+        variants=(
+            Program(_averages, story=_three_steps_with_one_buffer),
+            Program(_accumulates, story=_three_steps_with_one_buffer),
+        ),
+    ),
+    Report(
+        197039,
+        "a backward that computes again reads a buffer that was written in between",
+        Program(_reads_and_writes_a_buffer(_whole), story=_two_calls_and_a_write),
+        None,
+        checks=tuple(
+            functools.partial(_what_is_written_is_not_read_again, view, budget)
+            for view in (_whole, _row, _turned)
+            for budget in (0, 0.5, 1)
+        ),
+    ),
+    Report(
+        185497,
+        "whether a backward complains of a write does not depend on what is kept for it",
+        Program(KEEPING_OTHERS["its result"], story=_the_caller_writes_to_what_he_gave),
+        since=(2, 13),
+        checks=(
+            *(
+                functools.partial(_does_not_complain_of_a_write, kept, partitioner)
+                for kept in KEEPING_OTHERS
+                for partitioner in PARTITIONERS
+            ),
+            *(functools.partial(_complains_of_a_write, partitioner) for partitioner in PARTITIONERS),
+        ),
+    ),
     Report(
         197448,
         "a write through an expanded view is lost",

@@ -39,6 +39,38 @@ class Square(torch.autograd.Function):
         return 2 * gradient * ctx.saved_tensors[0]
 
 
+class Holder:
+    """An object whose attribute functions set."""
+
+    def __init__(self, last: Any = None) -> None:
+        self.last = last
+
+
+class ViewAs(torch.autograd.Function):
+    """A view that a custom function makes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+class KeepsByAttribute(torch.autograd.Function):
+    """One of torch's own objects holds a tensor of the trace, which is not saved."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.kept = [x.exp()]
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * ctx.kept[0]
+
+
 def w(*size: int, start: int = 0) -> Callable[[torch.dtype], Tensor]:
     """A parameter."""
     return lambda dtype: leaf(*size, dtype=dtype, start=start)
