@@ -114,7 +114,7 @@ def changed_settings(before: Sequence[Any]) -> list[Setting]:
     return [setting for setting, value in zip(SETTINGS, before, strict=True) if setting.read() != value]
 
 
-def write_settings(before: Sequence[Any]) -> None:
+def restore_process_settings(before: Sequence[Any]) -> None:
     """Set all to what they were.
 
     Example:
