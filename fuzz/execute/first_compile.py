@@ -18,7 +18,7 @@ from fuzz.corpus import buckets
 from fuzz.execute.call import Result
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program, from_json, to_json
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 
 SECONDS = 120.0  # for one case, in which torch is imported and a compiler may start
 _RESULT = "result: "  # begins the line that is read: a compiler may print, too
@@ -52,7 +52,7 @@ def execute_first(program: Program, target: str, *, seconds: float = SECONDS) ->
 
 def main() -> None:
     """Run the case that is read from stdin on the target that is named, and print its result."""
-    target = find(sys.argv[1])
+    target = find_target(sys.argv[1])
     program = from_json(json.loads(sys.stdin.read()))
     target.prepare()
     result = execute(program, target, first=True)

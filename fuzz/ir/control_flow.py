@@ -110,10 +110,10 @@ def executed_statements(program: Program) -> Iterator[tuple[int, Statement]]:
     statements, blocks = program.statements, program.blocks
     if not any(isinstance(block, (Branch, Loop)) for block in blocks):
         return iter(enumerate(statements))
-    return _followed(program, block_tree(statements, blocks))
+    return _follow_arms(program, block_tree(statements, blocks))
 
 
-def _followed(program: Program, tree: Outline) -> Iterator[tuple[int, Statement]]:
+def _follow_arms(program: Program, tree: Outline) -> Iterator[tuple[int, Statement]]:
     for item in tree:
         if isinstance(item, int):
             yield item, program.statements[item]
@@ -122,12 +122,12 @@ def _followed(program: Program, tree: Outline) -> Iterator[tuple[int, Statement]
         match program.blocks[number]:
             case Branch() as branch:
                 if is_arm_taken(program, branch):
-                    yield from _followed(program, content)
+                    yield from _follow_arms(program, content)
             case Loop(count):
                 for _ in range(count):
-                    yield from _followed(program, content)
+                    yield from _follow_arms(program, content)
             case _:
-                yield from _followed(program, content)
+                yield from _follow_arms(program, content)
 
 
 def branches(blocks: Sequence[Block], number: int) -> list[Branch]:

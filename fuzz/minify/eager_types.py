@@ -14,7 +14,7 @@ from oracles.observation.ambient import record_ambient, restore_ambient, restori
 
 
 @lru_cache(maxsize=8)
-def survey(recording: Recording) -> Mapping[str, torch.Tensor] | None:
+def survey_eager_types(recording: Recording) -> Mapping[str, torch.Tensor] | None:
     """The tensors that a recorded function knows by name, as one eager call has left them.
 
     None if that raises, or if it cannot even be called.

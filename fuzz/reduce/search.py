@@ -120,9 +120,9 @@ class _Search(Generic[S]):
         """Find out which of a pass's edits the best subject can do without."""
         subject = self.best
         edits = one.edits(subject)
-        self._split(one, subject, frozenset(), list(edits))
+        self._accept_by_halves(one, subject, frozenset(), list(edits))
 
-    def _split(
+    def _accept_by_halves(
         self,
         one: Pass[S],
         subject: S,
@@ -145,8 +145,8 @@ class _Search(Generic[S]):
             return wanted
         if len(edits) == 1:
             return accepted
-        accepted = self._split(one, subject, accepted, edits[:half], edits[half:])
-        return self._split(one, subject, accepted, edits[half:], after)
+        accepted = self._accept_by_halves(one, subject, accepted, edits[:half], edits[half:])
+        return self._accept_by_halves(one, subject, accepted, edits[half:], after)
 
     def _is_new(self, candidate: S | None) -> bool:
         """Whether a candidate is new, smaller and valid."""

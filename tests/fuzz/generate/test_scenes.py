@@ -57,7 +57,7 @@ def test_what_is_kept_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_lies_before_an_argument_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    (scene,) = (scene for scene in SCENES if scene.motif.__name__ == "_around")
+    (scene,) = (scene for scene in SCENES if scene.motif.__name__ == "_scene_of_saved_surroundings")
     shown = 0
     for program in _programs(scene, monkeypatch):
         (view,) = program.arguments
