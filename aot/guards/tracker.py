@@ -29,6 +29,7 @@ from aot.guards.legacy_types import checking_legacy_types
 from aot.guards.reachable import ReachableObjects
 from aot.guards.side_effects import NO_SIDE_EFFECTS, Snapshot
 from aot.tensors.tensor_attributes import AttributeNames
+from aot.tensors.version_counters import has_counter, version_of
 from aot.torch_internals import mode_stacks
 
 _Result = TypeVar("_Result")
@@ -135,6 +136,20 @@ class GuardTracker:
         finally:
             self._types = None
             _now.noted = before
+
+    def noting_input_writes(self, flat: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        """The function; where it raises, it is noted whether it has written to its arguments by then."""
+
+        def run(leaves: list[Any]) -> Any:
+            tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and has_counter(leaf)]
+            before = [version_of(tensor) for tensor in tensors]
+            try:
+                return flat(leaves)
+            except BaseException:
+                self.wrote |= [version_of(tensor) for tensor in tensors] != before
+                raise
+
+        return run
 
     def track_within_context(self, function: Callable[..., _Result], *args: Any) -> _Result:
         """What a function returns, within which the others are `tracking_run`.

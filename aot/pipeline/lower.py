@@ -43,7 +43,6 @@ from aot.runtime.plan import make_plan
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import lacks_memory
 from aot.tensors.symbolic_sizes import NO_SIZES, SymbolicSizes
-from aot.tensors.version_counters import has_counter, version_of
 from aot.torch_internals import tensor_impl
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
@@ -135,7 +134,7 @@ def lower(
     ):
         with streams.recording_streams() as chosen:
             forward = trace_function(
-                _noting_writes(flat, noted),
+                noted.noting_input_writes(flat),
                 arguments,
                 options.decompositions,
                 lifetimes,
@@ -224,21 +223,6 @@ def _check_lowered_backward(changes: SideEffects, joint: Joint, name: str) -> No
             f"a backward of {name} (a hook, a custom function) changes {', '.join(dict.fromkeys(paths))}, "
             f"and {how}; do it in a hook on a result, outside"
         )
-
-
-def _noting_writes(flat: Callable[[list[Any]], Any], noted: GuardTracker) -> Callable[[list[Any]], Any]:
-    """The function; where it raises, it is noted whether it has written to its arguments by then."""
-
-    def run(leaves: list[Any]) -> Any:
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and has_counter(leaf)]
-        before = [version_of(tensor) for tensor in tensors]
-        try:
-            return flat(leaves)
-        except BaseException:
-            noted.wrote |= [version_of(tensor) for tensor in tensors] != before
-            raise
-
-    return run
 
 
 def _check_lowered_memory(arguments: Arguments, joint: Joint) -> None:

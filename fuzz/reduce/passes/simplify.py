@@ -24,7 +24,7 @@ from fuzz.program.decode import (
     tree_references,
 )
 from fuzz.reduce.passes.deletion import tree_leaves
-from fuzz.reduce.passes.measure import with_plainest_operator
+from fuzz.reduce.passes.plainest_operator import with_plainest_operator
 from fuzz.reduce.passes.scenarios import of_inputs, of_scenarios
 from fuzz.reduce.search import Edit, Pass
 
