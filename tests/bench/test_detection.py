@@ -296,7 +296,7 @@ def test_a_fault_that_is_in_no_function_cannot_be_switched() -> None:
         find="_RECIPES_LIMIT = 20_000",
         replace="_RECIPES_LIMIT = 2",
     )
-    with pytest.raises(FaultError, match=r"is not in one function of aot\.capture\.inference"):
+    with pytest.raises(FaultError, match=r"is not in one function of aot\.graph\.shape_inference"):
         Switches([outside])
 
 
