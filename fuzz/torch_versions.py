@@ -9,7 +9,7 @@ from packaging.version import Version
 def version_range_error(versions: str) -> str | None:
     """What is wrong with a range; None if it is one.
 
-    >>> mistake(">=2.12,<2.14"), mistake("new")
+    >>> version_range_error(">=2.12,<2.14"), version_range_error("new")
     (None, "Invalid specifier: 'new'")
     """
     try:

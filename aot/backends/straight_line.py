@@ -30,7 +30,7 @@ def compile_straight_line(module: fx.GraphModule) -> Callable[..., Any] | None:
 
     Example:
         >>> module = torch.fx.symbolic_trace(lambda x: x.sin())  # doctest: +SKIP
-        >>> straight(module)(torch.zeros(2))  # doctest: +SKIP
+        >>> compile_straight_line(module)(torch.zeros(2))  # doctest: +SKIP
         tensor([0., 0.])
     """
     try:

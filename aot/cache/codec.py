@@ -325,7 +325,7 @@ def encode(context: Encoder, hint: Any, value: Any) -> Data:
         Uncacheable: it holds what cannot be.
 
     Example:
-        >>> pack(Packing(), Geometry, Geometry((2,), (1,), 0, torch.float32))
+        >>> encode(Encoder(), Geometry, Geometry((2,), (1,), 0, torch.float32))
         [[2], [1], 0, ['dtype', 'float32'], False, False]
     """
     return _codec(hint)[0](context, value)

@@ -21,7 +21,7 @@ def parse_json(content: bytes) -> Data:
         Corrupt: it is none.
 
     Example:
-        >>> decode(b'[1, "a", null]')
+        >>> parse_json(b'[1, "a", null]')
         [1, 'a', None]
     """
     _check_json_depth(content)

@@ -220,7 +220,7 @@ def decorating_mode(function: types.FunctionType) -> tuple[str, Any] | None:
     """What `torch.no_grad()` or the like has decorated, and with which; None if it has not.
 
     Example:
-        >>> under_mode(torch.no_grad()(math.sqrt))
+        >>> decorating_mode(torch.no_grad()(math.sqrt))
         ('no_grad', <built-in function sqrt>)
     """
     if function.__code__ is not _DECORATED:

@@ -65,7 +65,7 @@ def library_name_of(value: Any) -> str:
         Uncacheable: none has it there.
 
     Example:
-        >>> name_of(torch.nn.functional.relu)
+        >>> library_name_of(torch.nn.functional.relu)
         'torch.nn.functional.relu'
     """
     name = getattr(value, "__name__", "")

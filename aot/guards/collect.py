@@ -88,7 +88,7 @@ def collect_guards(
 
     Example:
         >>> scale = {"by": 2.0}
-        >>> guards, _ = guards_of(lambda x: x * scale["by"])
+        >>> guards, _ = collect_guards(lambda x: x * scale["by"])
         >>> guards.hold(), scale.update(by=3.0), guards.hold()
         (True, None, False)
     """

@@ -122,7 +122,7 @@ def restore_process_settings(before: Sequence[Any]) -> None:
         >>> torch.set_default_dtype(torch.float64)
         >>> [setting.name for setting in changed_settings(before)]
         ['the default dtype']
-        >>> write_settings(before)
+        >>> restore_process_settings(before)
         >>> changed_settings(before)
         []
     """

@@ -79,8 +79,8 @@ def make_tracked_scalar(value: Any) -> Update | None:
     """A value that is equal to this and notes what is done to it; None where there is none of its type.
 
     Example:
-        >>> value = noting(3)
-        >>> repeat(value + 1, value, 7)
+        >>> value = make_tracked_scalar(3)
+        >>> replay_updates(value + 1, value, 7)
         8
     """
     kind = _KINDS.get(type(value))

@@ -16,7 +16,7 @@ def knapsack_within(weights: Sequence[int], values: Sequence[float], capacity: i
     multiples of a step, else up to the rounding.
 
     Example:
-        >>> best_within([4, 3, 3], [5.0, 4.0, 4.0], 6)
+        >>> knapsack_within([4, 3, 3], [5.0, 4.0, 4.0], 6)
         [1, 2]
     """
     step = max(1, -(-capacity // _STEPS))

@@ -108,13 +108,13 @@ class InlineCache:
         flat: of these, what takes a call's arguments as they are.
 
     Example:
-        >>> from aot.specialize.call import take_apart
-        >>> seen = Recognitions()
-        >>> answer = Answer(lambda: True, torch.neg, (), None)
-        >>> seen.note(1, True, take_apart((torch.ones(2),)), answer)
+        >>> from aot.specialize.call import analyze_arguments
+        >>> seen = InlineCache()
+        >>> answer = CacheTarget(lambda: True, torch.neg, (), None)
+        >>> seen.note(1, True, analyze_arguments((torch.ones(2),)), answer)
         >>> seen.flat[0]((torch.ones(2),))
         tensor([-1., -1.])
-        >>> seen.flat[0]((torch.ones(3),)) is MISSED
+        >>> seen.flat[0]((torch.ones(3),)) is MISS
         True
     """
 

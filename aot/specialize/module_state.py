@@ -112,7 +112,7 @@ def module_state_leaves(module: nn.Module) -> ImplicitLeaves | None:
     without saying so.
 
     Example:
-        >>> found(nn.Linear(1, 1)).leaves
+        >>> module_state_leaves(nn.Linear(1, 1)).leaves
         ("p0['weight']", "p0['bias']")
     """
     tests: list[str] = []

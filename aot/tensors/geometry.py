@@ -174,7 +174,7 @@ class IntervalIndex:
 
     Example:
         >>> whole, part = geometry(torch.ones(4)), geometry(torch.ones(4)[2:])
-        >>> list(Places([part, whole]).around(whole))
+        >>> list(IntervalIndex([part, whole]).around(whole))
         [1]
     """
 

@@ -244,7 +244,7 @@ def subclass_context_key(context: Any, kind: type) -> object:
         UnsupportedArgument: that cannot be told.
 
     Example:
-        >>> key_of_context({"scale": 2.0}, Tensor) == key_of_context({"scale": 2.0}, Tensor)
+        >>> subclass_context_key({"scale": 2.0}, Tensor) == subclass_context_key({"scale": 2.0}, Tensor)
         True
     """
     if isinstance(context, CONSTANTS):

@@ -82,7 +82,7 @@ def substitute(value: Any, examples: Sequence[Any], arguments: Sequence[Any]) ->
     trace, have there: themselves, or as sizes, strides and offsets.
 
     Example:
-        >>> at({"stride": (n, 1)}, [n], [5])  # doctest: +SKIP
+        >>> substitute({"stride": (n, 1)}, [n], [5])  # doctest: +SKIP
         {'stride': (5, 1)}
     """
     found: dict[Any, int] = {}

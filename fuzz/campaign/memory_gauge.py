@@ -76,7 +76,7 @@ def resident_memory() -> int:
 def memory_growth(samples: Sequence[Sample], seconds: float) -> tuple[Growth, ...]:
     """How the memory of a campaign of so many seconds has grown, of what there is enough known.
 
-    >>> growth([Sample(float(at), 100 + at, 50) for at in range(9)], 8.0)
+    >>> memory_growth([Sample(float(at), 100 + at, 50) for at in range(9)], 8.0)
     (Growth(process='driver', warm=104, end=108), Growth(process='largest worker', warm=50, end=50))
     """
     warm = [sample for sample in samples if 0.25 * seconds <= sample.at <= 0.5 * seconds]

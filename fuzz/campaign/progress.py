@@ -98,7 +98,7 @@ def progress_view(configuration: Configuration, progress: Progress) -> Group:
 def duration_in_words(seconds: float) -> str:
     """Seconds in words.
 
-    >>> duration(7.2), duration(754), duration(7500)
+    >>> duration_in_words(7.2), duration_in_words(754), duration_in_words(7500)
     ('7 s', '12 min 34 s', '2 h 5 min')
     """
     whole = round(seconds)

@@ -162,7 +162,7 @@ def case_files(paths: Iterable[Path]) -> Iterator[Path]:
 def case_slug(bucket: str, target: str) -> str:
     """A file name, without suffix, for the case of a bucket on a target.
 
-    >>> slug("values/out elements/add_+expand", "torch-aot-eager")
+    >>> case_slug("values/out elements/add_+expand", "torch-aot-eager")
     'torch-aot-eager-values-out-elements-add_-expand'
     """
     words = re.sub(r"[^A-Za-z0-9_]+", "-", f"{target}-{bucket}").strip("-")

@@ -244,7 +244,7 @@ def _difference_set(result: Result) -> set[tuple[str, str, str]]:
 def shared_difference(other: str, what: str) -> str:
     """Why a case proves nothing about a target: another one, its control or eager, does the same.
 
-    >>> likewise("eager", "timeout")
+    >>> shared_difference("eager", "timeout")
     'eager does it too: timeout'
     """
     return f"{other} does it too: {what}"

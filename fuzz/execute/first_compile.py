@@ -32,7 +32,8 @@ def in_two_threads(program: Program) -> Program:
 def execute_first(program: Program, target: str, *, seconds: float = SECONDS) -> Result:
     """Run one case as the first thing that a process compiles; in two threads at once where it says so.
 
-    `target` is a name, as for `fuzz.targets.target.find`. A process that dies, or takes longer, is a finding.
+    `target` is a name, as for `fuzz.targets.catalog.find_target`. A process that dies, or takes longer, is a
+    finding.
     """
     command = [sys.executable, "-m", "fuzz.execute.first_compile", target]
     text = json.dumps(to_json(program))

@@ -54,7 +54,7 @@ def modes_inside(modes: Modes, block: Block) -> Modes:
 def enclosing_blocks(blocks: Sequence[Block], number: int) -> list[int]:
     """The numbers of a block and of those around it, the outermost first.
 
-    >>> around((Loop(2), Region("no_grad", within=0)), 1)
+    >>> enclosing_blocks((Loop(2), Region("no_grad", within=0)), 1)
     [0, 1]
     """
     found: list[int] = []
@@ -103,8 +103,8 @@ def executed_statements(program: Program) -> Iterator[tuple[int, Statement]]:
     """The statements that a program's (first) call runs, in that order, each with its number.
 
     >>> twice = Statement("mul_number_", ("a0",), (("value", 2.0),), (), block=0)
-    >>> program = Program((), (), (), (twice,), Lit(None), blocks=(Loop(2),))
-    >>> [number for number, _ in executed(program)]
+    >>> program = Program((), (), (), (twice,), Literal(None), blocks=(Loop(2),))
+    >>> [number for number, _ in executed_statements(program)]
     [0, 0]
     """
     statements, blocks = program.statements, program.blocks

@@ -287,7 +287,7 @@ def split_calls(program: Program) -> tuple[Program, ...]:
     >>> storage, other = Storage("float32", (3,), seed=1), Storage("float64", (4,), seed=1)
     >>> program = Program((storage,), (Root(0),), (Ref("a0"),), (double,), Ref("a0"))
     >>> program = replace(program, later=(Call((other,), (Root(0),)),))
-    >>> [call.storages[0].dtype for call in calls(program)]
+    >>> [call.storages[0].dtype for call in split_calls(program)]
     ['float32', 'float64']
     """
     if not program.later:
@@ -327,7 +327,7 @@ def on_device(program: Program, device: str) -> Program:
 def tree_paths(tree: Tree, path: str, quote: Callable[[str], str] = repr) -> Iterator[tuple[str, str]]:
     """The names in a tree, each with the expression that leads to it, where `path` is the tree's own.
 
-    >>> list(paths(Dict((("k", Seq("tuple", (Ref("v0"),))),)), "out"))
+    >>> list(tree_paths(Dict((("k", Seq("tuple", (Ref("v0"),))),)), "out"))
     [('v0', "out['k'][0]")]
     """
     match tree:
@@ -359,7 +359,7 @@ def where_names_are(program: Program) -> dict[str, str]:
 def tree_references(tree: Tree) -> Iterator[str]:
     """The names in a tree, from left to right.
 
-    >>> list(references(Seq("tuple", (Ref("a0"), Lit(None), Ref("v0")))))
+    >>> list(tree_references(Seq("tuple", (Ref("a0"), Literal(None), Ref("v0")))))
     ['a0', 'v0']
     """
     match tree:

@@ -29,7 +29,7 @@ def compiler_source(name: str, compiler: Any) -> Compiler:
     that leads to it, and otherwise a place for whoever runs the script to put it.
 
     >>> import torch
-    >>> printed("mine", functools.partial(torch.compile, backend="aot_eager")).compiled
+    >>> compiler_source("mine", functools.partial(torch.compile, backend="aot_eager")).compiled
     "torch.compile(f, backend='aot_eager')"
     """
     call = _torch_compiler_source(compiler)

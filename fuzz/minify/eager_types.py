@@ -20,7 +20,8 @@ def survey_eager_types(recording: Recording) -> Mapping[str, torch.Tensor] | Non
     None if that raises, or if it cannot even be called.
 
     >>> from fuzz.minify.record import record
-    >>> {name: tuple(t.shape) for name, t in survey(record(torch.sum, (torch.ones(3),)).recording).items()}
+    >>> recording = record(torch.sum, (torch.ones(3),)).recording
+    >>> {name: tuple(t.shape) for name, t in survey_eager_types(recording).items()}
     {'x0': (3,), 'v0': ()}
     """
     known = [f"x{i}" for i in range(len(recording.inputs))]

@@ -401,7 +401,7 @@ def recorded_callee(func: Any) -> str:
     Raises:
         CannotRecord: it has none.
 
-    >>> callee(torch.Tensor.mul_)
+    >>> recorded_callee(torch.Tensor.mul_)
     'torch.Tensor.mul_'
     """
     own = getattr(func, "__name__", "")

@@ -352,7 +352,7 @@ _NAMED = (torch.dtype, torch.layout, torch.memory_format)
 def constant_text(value: Any) -> str | None:
     """A Python value as source; None if it has none that needs torch alone.
 
-    >>> constant((torch.float32, float("inf"), None))
+    >>> constant_text((torch.float32, float("inf"), None))
     '(torch.float32, float("inf"), None)'
     """
     if value is None or value is Ellipsis or type(value) in (bool, int, str, bytes, range):

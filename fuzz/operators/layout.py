@@ -18,7 +18,7 @@ from fuzz.operators.row import Meta, Mismatch, Size
 def contiguous_strides(size: Size) -> Size:
     """The strides of a new contiguous tensor.
 
-    >>> contiguous((2, 3, 4))
+    >>> contiguous_strides((2, 3, 4))
     (12, 4, 1)
     """
     stride = []
@@ -129,7 +129,7 @@ def view_stride(size: Size, stride: Size, target: Size) -> Size | None:
 def broadcast_sizes(*sizes: Size) -> Size:
     """The common size of operands; Mismatch if there is none.
 
-    >>> broadcast((2, 1), (3,))
+    >>> broadcast_sizes((2, 1), (3,))
     (2, 3)
     """
     result = sizes[0]

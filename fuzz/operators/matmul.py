@@ -48,7 +48,7 @@ def _matmul_row(name: str, source: str, operands: tuple[Operand, ...], rule: Rul
 def matmul_size(a: Size, b: Size) -> Size:
     """The size of `torch.matmul` of two tensors.
 
-    >>> product((5, 2, 3), (3, 4))
+    >>> matmul_size((5, 2, 3), (3, 4))
     (5, 2, 4)
     """
     if not a or not b or a[-1] != (b[-2] if len(b) > 1 else b[0]):

@@ -125,7 +125,7 @@ def rows_or_nearest(x, index):
 def initial_state_lines(operators: Iterable[Operator]) -> list[str]:
     """The lines that make the fields which these rows use what they are before the first call.
 
-    >>> starting([row for row in ROWS if row.name == "count"])
+    >>> initial_state_lines([row for row in ROWS if row.name == "count"])
     ['state.calls = 0']
     """
     used: set[str] = set()

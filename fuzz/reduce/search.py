@@ -69,7 +69,8 @@ def reduce_subject(
     Raises ReductionError if the given subject is not interesting, ValueError for a budget below 1.
 
     >>> halves = Pass("halves", lambda n: [n // 2], lambda n, edits: n // 2)
-    >>> smallest(40, Smaller((halves,), lambda n: (n,), lambda n: True), lambda n: n > 7, budget=9)
+    >>> problem = ReductionProblem((halves,), lambda n: (n,), lambda n: True)
+    >>> reduce_subject(40, problem, lambda n: n > 7, budget=9)
     (10, 4)
     """
     if budget < 1:

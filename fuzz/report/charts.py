@@ -71,7 +71,7 @@ def shares_chart(counts: Mapping[str, int], label: str) -> str:
 def heat_strength(count: int, most: int) -> int:
     """How strong a cell is drawn: 0 for none, else 1 to STRENGTHS by the logarithm of its count.
 
-    >>> strength(0, 1000), strength(1, 1000), strength(1000, 1000)
+    >>> heat_strength(0, 1000), heat_strength(1, 1000), heat_strength(1000, 1000)
     (0, 1, 5)
     """
     if count <= 0:

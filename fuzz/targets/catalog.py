@@ -14,7 +14,7 @@ def find_target(name: str) -> Target:
     For the last the current directory is importable, as it is for `python -m`. Raises TargetError if there
     is no such target, module or attribute, if the attribute cannot be called, or if the module fails.
 
-    >>> find("eager").compile(len) is len
+    >>> find_target("eager").compile(len) is len
     True
     """
     return SHIPPED[name] if name in SHIPPED else plugins.load(name)

@@ -28,7 +28,7 @@ def symints_as_ints() -> Iterator[None]:
     """While this lasts, symbols look like numbers to the user's code in this thread.
 
     Example:
-        >>> with shown_as_numbers():
+        >>> with symints_as_ints():
         ...     f"{x.shape[0]}", isinstance(x.shape[0], int)  # with symbols: ("s69", False) outside
         ('3', True)
     """

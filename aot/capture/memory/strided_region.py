@@ -33,10 +33,12 @@ class DenseIndexing:
             after the other without a gap between are one.
 
     Example:
-        >>> columns = Packing.of(Geometry((3, 2), (10, 1), 4, torch.float32))
-        >>> columns.pack(Geometry((2,), (10,), 15, torch.float32))  # the second, from the second row on
+        >>> columns = DenseIndexing.of(Geometry((3, 2), (10, 1), 4, torch.float32))
+        >>> second = Geometry((2,), (10,), 15, torch.float32)  # from the second row on
+        >>> columns.dense_geometry(second)
         Geometry(size=(2,), stride=(2,), offset=3, dtype=torch.float32, conj=False, neg=False)
-        >>> columns.pack(Geometry((2,), (1,), 5, torch.float32)) is None  # the first row's second, and a gap
+        >>> gap = Geometry((2,), (1,), 5, torch.float32)  # the first row's second, and a gap
+        >>> columns.dense_geometry(gap) is None
         True
     """
 

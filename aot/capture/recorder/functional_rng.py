@@ -125,7 +125,7 @@ def functional_op(op: op_queries.OpOverload) -> op_queries.OpOverload:
     arguments, what it would leave in each, instead of writing; and last the next state.
 
     Example:
-        >>> noise, state = pure_form(torch.ops.aten.rand.default)(torch.get_rng_state(), [2, 3])
+        >>> noise, state = functional_op(torch.ops.aten.rand.default)(torch.get_rng_state(), [2, 3])
     """
     with LOCK:
         known = _FORMS.get(op)

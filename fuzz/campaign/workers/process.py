@@ -206,7 +206,7 @@ def _how_process_died(pid: int) -> str:
 def exit_cause(status: int | None) -> str:
     """An exit status in words.
 
-    >>> cause(-11), cause(3)
+    >>> exit_cause(-11), exit_cause(3)
     ('killed by SIGSEGV', 'exited with status 3')
     """
     if status is None:
