@@ -32,7 +32,7 @@ from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 from oracles.object_names import message_of
 
-HANDLER = "fuzz.campaign.workers.handlers:handle"
+HANDLER = "fuzz.campaign.workers.handlers:handle_item"
 
 
 def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program:

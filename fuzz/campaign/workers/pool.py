@@ -4,7 +4,7 @@ Work comes as jobs: leases of a few items each, answered one by one over the wor
 dies, the first item of its lease without an answer is the one to blame; that item gets a `Death`, the rest of
 the lease is issued again. So every item of every job gets exactly one event, whatever happens.
 
-    with Pool("fuzz.campaign.workers.handlers:handle", jobs=2) as pool:
+    with Pool("fuzz.campaign.workers.handlers:handle_item", jobs=2) as pool:
         pool.submit(Job(items=({"kind": "case", ...},), limit=30.0))
         for event in pool.wait(timeout=1.0): ...
 
