@@ -30,7 +30,7 @@ _JOBS = "worker processes, on each node of a cluster (default: the cores; at mos
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (by default the process's own) and give its exit status."""
-    options = _parser().parse_args(arguments)
+    options = _command_line_parser().parse_args(arguments)
     module, _, name = options.command.partition(":")
     command: Callable[[argparse.Namespace], int] = getattr(
         importlib.import_module(f"fuzz.commands.{module}"), name
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG
 
 
-def _parser() -> argparse.ArgumentParser:
+def _command_line_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="aotfuzz",
         description="Find programs for which a PyTorch compiler differs from eager in what a user can see.",

@@ -18,7 +18,7 @@ _PERHAPS = re.compile(r"[^\n\t -~]")
 def escape_unprintable(text: str) -> str:
     r"""Text in which each character is printable, a line feed or a tab.
 
-    >>> print(shown("\x1b[2J and \ud800, but not é"))
+    >>> print(escape_unprintable("\x1b[2J and \ud800, but not é"))
     \x1b[2J and \ud800, but not é
     """
     return _PERHAPS.sub(_escaped, text)
@@ -41,7 +41,7 @@ def one_line(text: str) -> str:
 def shell_command(*words: str | Path) -> str:
     """A command line that a reader may copy: each word is one word of the shell, whatever is in it.
 
-    >>> shell("aotfuzz", "resume", Path("a b"))
+    >>> shell_command("aotfuzz", "resume", Path("a b"))
     "aotfuzz resume 'a b'"
     """
     return shlex.join(str(word) for word in words)

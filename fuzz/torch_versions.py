@@ -6,10 +6,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import Version
 
 
-def range_error(versions: str) -> str | None:
+def version_range_error(versions: str) -> str | None:
     """What is wrong with a range; None if it is one.
 
-    >>> mistake(">=2.12,<2.14"), mistake("new")
+    >>> version_range_error(">=2.12,<2.14"), version_range_error("new")
     (None, "Invalid specifier: 'new'")
     """
     try:

@@ -38,21 +38,23 @@ def analyze(forward: Traced, keep_input_mutations: bool = False) -> EffectSummar
     """
     world = AnalysisContext(forward)
     arguments = InputMutations(world)
-    arguments.check()
-    required, released, detached = arguments.requirements()
-    changes = arguments.changes(required)
-    writes = arguments.writes()
+    arguments.refuse_unrepeatable_mutations()
+    required, released, detached = arguments.requires_grad_changes()
+    changes = arguments.metadata_mutations(required)
+    writes = arguments.input_writes()
     outputs = OutputAliasing(world, required)
     seen: dict[int, int] = {}
-    results = outputs.link([outputs.output(p, v, seen) for p, v in enumerate(forward.outputs)], seen)
-    outputs.check_leaves()
-    outputs.check_counters()
+    results = outputs.link_output_views(
+        [outputs.output(p, v, seen) for p, v in enumerate(forward.outputs)], seen
+    )
+    outputs.check_output_leaves()
+    outputs.check_output_version_counters()
     changed = {i for i, _ in changes}
     wrappers = SubclassEffects(forward, len(world.values), len(outputs.roots))
     keep_input_mutations = keep_input_mutations and not wrappers.histories  # or there is a backward
     kept = in_graph_mutations(world, writes, changed, outputs.roots, results) if keep_input_mutations else ()
     in_graph = {write.value for write in kept}
-    moves = arguments.silent_moves(writes, outputs.moving)
+    moves = arguments.silent_version_bumps(writes, outputs.moving)
     return EffectSummary(
         values=tuple(world.values),
         writes=(*(w for w in writes if w.value not in in_graph), *wrappers.writes),
@@ -61,7 +63,7 @@ def analyze(forward: Traced, keep_input_mutations: bool = False) -> EffectSummar
         begin_requires_grad=required,
         end_requires_grad=released,
         detached=detached,
-        pinned_views=arguments.pinned((*released, *detached)),
+        pinned_views=arguments.views_pinned_to_entry((*released, *detached)),
         grown_storages=arguments.grown(),
         version_bumps_only=(*moves, *wrappers.moves),
         roots=(*outputs.roots, *wrappers.roots),

@@ -157,7 +157,7 @@ def has_history_of_a_view(view: Tensor) -> bool:
     return ordinary and is_current(view) and view.requires_grad and not view.is_leaf
 
 
-def leads_to(value: Tensor, leaf: Tensor) -> bool:
+def history_leads_to(value: Tensor, leaf: Tensor) -> bool:
     """Whether what a tensor was computed from is a leaf, or it has no history at all."""
     if not is_current(value) or value.grad_fn is None:
         return True

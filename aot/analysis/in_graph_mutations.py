@@ -40,7 +40,7 @@ def in_graph_mutations(
             if isinstance(root, (ArgumentRoot, BaseRoot)):
                 elsewhere.add(entry.states[root.tensor])
     read = {p.tensor for p in world.forward.primals if p.node.users}
-    alone = _alone(entry, read.union(write.tensor for write in writes))
+    alone = _arguments_mutable_in_graph(entry, read.union(write.tensor for write in writes))
     return tuple(
         write
         for write in writes
@@ -53,7 +53,7 @@ def in_graph_mutations(
     )
 
 
-def _alone(entry: FakeInputs, tensors: Collection[int]) -> set[int]:
+def _arguments_mutable_in_graph(entry: FakeInputs, tensors: Collection[int]) -> set[int]:
     """Those of the arguments `tensors` that share no memory with others of them."""
     alone: set[int] = set()
     by_storage: dict[Storage, list[int]] = {}

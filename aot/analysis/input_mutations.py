@@ -48,7 +48,7 @@ class InputMutations:
             for (base, _), edge in zip(self.forward.entry.bases, self.forward.entry.base_edges, strict=True)
         }
 
-    def check(self) -> None:
+    def refuse_unrepeatable_mutations(self) -> None:
         """Refuse what a wrapper cannot repeat.
 
         Raises:
@@ -91,7 +91,7 @@ class InputMutations:
 
     # ---- metadata, storage, requires_grad
 
-    def changes(self, required: tuple[int, ...]) -> tuple[tuple[int, Change], ...]:
+    def metadata_mutations(self, required: tuple[int, ...]) -> tuple[tuple[int, Change], ...]:
         """Changes of metadata and storage, in order, each with the argument. (Those of a leaf that begins to
         require grad have no history: they are repeated without grad mode, which allows them before and
         after.)"""
@@ -101,14 +101,14 @@ class InputMutations:
             i = self.world.index_of.get(id(fake))
             if i is None:
                 continue
-            change = self._change(i, next(left[i]))
+            change = self._metadata_mutation(i, next(left[i]))
             without = i in required or self.world.index_of.get(id(root_of(fake))) in required
             if without and change.mode is CreationMode.GRAD:
                 change = replace(change, mode=CreationMode.NO_GRAD)
             found.append((i, change))
         return tuple(found)
 
-    def _change(self, i: int, event: Change | StorageRebind) -> Change:
+    def _metadata_mutation(self, i: int, event: Change | StorageRebind) -> Change:
         if not isinstance(event, StorageRebind):
             return event
         if event.state.has_room and event.state is self.recorder.state(self.fakes[i]):
@@ -125,7 +125,7 @@ class InputMutations:
             )
         return self.world.rebound(event, event.where)
 
-    def requirements(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    def requires_grad_changes(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """The leaves that begin to require grad in the function, those that no longer do, and the arguments
         whose history it has cut off.
 
@@ -175,9 +175,9 @@ class InputMutations:
     def _is_cut_off(self, i: int) -> bool:
         """Whether no gradient goes from the argument as it is now to what it was computed from."""
         edge = self.forward.entry.edges[i]
-        return edge is not None and not _leads_to(self.fakes[i], edge)
+        return edge is not None and not _input_leads_to(self.fakes[i], edge)
 
-    def pinned(self, parted: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    def views_pinned_to_entry(self, parted: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         """Views that lead to where the argument was that they are views of, one of `parted`, which do not
         require grad any more or were detached; and that one. (Of a view whose version counter has moved since
         it was last looked at autograd derives the history when it is looked at, from what its base is then.)
@@ -188,24 +188,24 @@ class InputMutations:
             owner = self.world.index_of.get(id(root_of(fake)))
             if owner in parted and owner != i and version_of(fake) != entry.versions[i] and is_current(fake):
                 edge = entry.edges[owner]
-                if edge is not None and _leads_to(fake, edge):
+                if edge is not None and _input_leads_to(fake, edge):
                     found.append((i, owner))
         return tuple(found)
 
     # ---- data
 
-    def writes(self) -> tuple[Write, ...]:
+    def input_writes(self) -> tuple[Write, ...]:
         """Copies that together cover all that was written, and carry all history that began or moved."""
         early: list[Write] = []
         late: list[Write] = []
         written: set[int] = set()
-        histories = self._histories()
+        histories = self._roots_with_changed_history()
         for state in {**self.world.inputs_entered_on, **self.world.inputs_now_on}:
             regions = []
             for root, member in histories.get(state, ()):
-                region = self._region(state, root, member)
+                region = self._written_region(state, root, member)
                 if region is not None:
-                    write = self._tracked(state, root, member, region)
+                    write = self._write_with_history(state, root, member, region)
                     (early if write.early else late).append(write)
                     regions.append(region)
             entered = self.world.inputs_entered_on.get(state, [])
@@ -223,16 +223,16 @@ class InputMutations:
                 chosen = exact.get(where)
                 if chosen is None or not self.world.count_together(self.fakes[chosen], target):
                     candidates = [entered[k] for k in shown.around(where)]
-                    chosen = self._member_for(candidates, where, target)
+                    chosen = self._input_covering(candidates, where, target)
                 if chosen is None:
-                    late.append(self._beyond(state, where, target))
+                    late.append(self._write_beyond_inputs(state, where, target))
                 else:
                     places[chosen] = None
             early += [self._untracked(state, m, self.forward.entry.before[m], True) for m in places]
         self.written = frozenset(written)
         return (*early, *late)
 
-    def _histories(self) -> dict[Storage, list[tuple[Tensor, int]]]:
+    def _roots_with_changed_history(self) -> dict[Storage, list[tuple[Tensor, int]]]:
         """The roots whose place in the autograd graph moved, each with one argument on it."""
         found: dict[Storage, dict[int, tuple[Tensor, int]]] = {}
         for i, fake in enumerate(self.fakes):
@@ -255,16 +255,16 @@ class InputMutations:
             edge = self._base_edges.get(id(root))
         return edge is None or root.grad_fn is not edge.node or root.output_nr != edge.output_nr
 
-    def _region(self, state: Storage, root: Tensor, member: int) -> Geometry | None:
+    def _written_region(self, state: Storage, root: Tensor, member: int) -> Geometry | None:
         """What a tracked write to `root` has to cover; None where the changes that are repeated move the
         history by themselves."""
-        wheres = self._touched(state).get(id(root), [])
+        wheres = self._mutated_geometries(state).get(id(root), [])
         if not wheres:
             repeated = id(root) in self._repeated and id(root) not in state.roots_with_rebound_views
             return None if repeated else geometry(self.fakes[member])
-        if not self._is_early(root):
+        if not self._is_write_before_other_mutations(root):
             return geometry(root)
-        if self._is_left(root):
+        if self._is_write_to_left_storage(root):
             return self._entry_of(root)
         unnoticed = [unseen_by_autograd(event) for event in self.recorder.journal.changes_of(root)]
         if any(unnoticed):
@@ -290,7 +290,7 @@ class InputMutations:
         index = self.world.index_of.get(id(root))
         return geometry(root) if index is None else self.forward.entry.before[index]
 
-    def _touched(self, state: Storage) -> dict[int, list[Geometry]]:
+    def _mutated_geometries(self, state: Storage) -> dict[int, list[Geometry]]:
         """What was written of the storage, or reshaped, by the identity of the root."""
         if state not in self._wheres:
             found: dict[int, list[Geometry]] = {}
@@ -303,21 +303,21 @@ class InputMutations:
             self._wheres[state] = found
         return self._wheres[state]
 
-    def _is_early(self, root: Tensor) -> bool:
+    def _is_write_before_other_mutations(self, root: Tensor) -> bool:
         """Whether a write that carries history comes before what else is changed about the root, at the
         places that it showed when the function began."""
         changes = self.recorder.journal.changes_of(root)
         index = self.world.index_of.get(id(root))
         entry = None if index is None else self.forward.entry.states[index]
         if any(isinstance(event, StorageRebind) and event.state is not entry for event in changes):
-            return self._is_left(root)
+            return self._is_write_to_left_storage(root)
         unnoticed = [unseen_by_autograd(event) for event in changes]
         if not any(unnoticed):
             # Autograd takes note of the changes, whichever came first; the root is what the last one made.
-            return not changes or self._ends_in_change(root)
-        if not self._ends_in_change(root):
+            return not changes or self._ends_in_metadata_mutation(root)
+        if not self._ends_in_metadata_mutation(root):
             return False  # the history counts the elements of what it is now
-        before = self._before_writes(root, unnoticed)
+        before = self._mutated_before_writes(root, unnoticed)
         if not any(b and u for b, u in zip(before, unnoticed, strict=True)):
             return True
         if all(before):
@@ -327,7 +327,7 @@ class InputMutations:
             f"before and after it was written to in grad mode; change it outside"
         )
 
-    def _before_writes(self, root: Tensor, unnoticed: list[bool]) -> list[bool]:
+    def _mutated_before_writes(self, root: Tensor, unnoticed: list[bool]) -> list[bool]:
         """Of each change of a root's metadata, whether nothing was written to it in grad mode before: its
         history is the one that it came with, or what changes that autograd notices have made of that."""
         edge = self.forward.entry.edges[self.world.index_of[id(root)]]
@@ -340,7 +340,7 @@ class InputMutations:
             expected, turned = node, not silent
         return before
 
-    def _ends_in_change(self, root: Tensor) -> bool:
+    def _ends_in_metadata_mutation(self, root: Tensor) -> bool:
         """Whether a root was written to in grad mode last before its metadata was changed last."""
         last = self.recorder.journal.histories_of(root)[-1]
         node = root.grad_fn
@@ -349,7 +349,7 @@ class InputMutations:
         noticed = not unseen_by_autograd(self.recorder.journal.changes_of(root)[-1])
         return noticed and any(below is last for below, _ in node.next_functions)
 
-    def _is_left(self, root: Tensor) -> bool:
+    def _is_write_to_left_storage(self, root: Tensor) -> bool:
         """Whether all writes to a root that carry history went to the storage that it lay in when the
         function began, and it was put elsewhere since."""
         index = self.world.index_of.get(id(root))
@@ -367,12 +367,12 @@ class InputMutations:
 
     def _written_state(self, root: Tensor) -> Storage:
         """The storage that a root lay in when it was written to in grad mode."""
-        if self._is_left(root):
+        if self._is_write_to_left_storage(root):
             return self.forward.entry.states[self.world.index_of[id(root)]]
         return self.recorder.state(root)
 
-    def _tracked(self, state: Storage, root: Tensor, member: int, region: Geometry) -> Write:
-        early = self._is_early(root)
+    def _write_with_history(self, state: Storage, root: Tensor, member: int, region: Geometry) -> Write:
+        early = self._is_write_before_other_mutations(root)
         base = id(root) not in self.world.index_of
         tensor = member if base else self.world.index_of[id(root)]
         there = self._entry_of(root) if early else geometry(root)
@@ -404,7 +404,7 @@ class InputMutations:
         counted = state.inference or self._counted(state, member)
         return Write(member, value, False, counted, early, through, inference=state.inference)
 
-    def _beyond(self, state: Storage, where: Geometry, target: Tensor) -> Write:
+    def _write_beyond_inputs(self, state: Storage, where: Geometry, target: Tensor) -> Write:
         """A write to elements that no argument showed when the function began."""
         entered = self.world.inputs_entered_on[state]
         together = [i for i in entered if self.world.count_together(self.fakes[i], target)]
@@ -432,7 +432,7 @@ class InputMutations:
             if state.grown
         )
 
-    def _member_for(self, candidates: list[int], where: Geometry, target: Tensor) -> int | None:
+    def _input_covering(self, candidates: list[int], where: Geometry, target: Tensor) -> int | None:
         """An argument that showed the elements `where`: of those, one whose version counter the write moved;
         of those, the smallest."""
         return min(
@@ -453,7 +453,7 @@ class InputMutations:
 
     # ---- version counters
 
-    def silent_moves(self, writes: tuple[Write, ...], moving: set[int]) -> tuple[int, ...]:
+    def silent_version_bumps(self, writes: tuple[Write, ...], moving: set[int]) -> tuple[int, ...]:
         """Arguments whose version counter moved and that nothing else of the epilogue touches; `moving` are
         those that the making of an output touches."""
         late = moving | {w.tensor for w in writes if not w.early and (w.counted or w.tracked)}
@@ -492,7 +492,7 @@ class InputMutations:
         return frozenset(found)
 
 
-def _leads_to(tensor: Tensor, edge: GradientEdge) -> bool:
+def _input_leads_to(tensor: Tensor, edge: GradientEdge) -> bool:
     """Whether a gradient of the tensor gets to an edge."""
     stack, seen = [(tensor.grad_fn, tensor.output_nr)], set()
     while stack:

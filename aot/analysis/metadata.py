@@ -190,9 +190,9 @@ def view_and_mutation_metadata(
     inputs."""
     outputs = _Outputs(forward, effects)
     states = forward.recorder.rng_states
-    infos = tuple(outputs.info(position) for position in range(effects.num_user_outputs))
+    infos = tuple(outputs.output_info(position) for position in range(effects.num_user_outputs))
     return ViewAndMutationMeta(
-        input_info=_inputs(forward, effects),
+        input_info=_inputs_metadata(forward, effects),
         output_info=infos,
         num_intermediate_bases=len(outputs.bases),
         keep_input_mutations=keep_input_mutations,
@@ -209,7 +209,7 @@ def _subclasses(forward: Traced, effects: EffectSummary) -> SubclassMeta | None:
     return SubclassMeta(inputs, outputs) if inputs or outputs else None
 
 
-def _inputs(forward: Traced, effects: EffectSummary) -> tuple[InputAliasInfo, ...]:
+def _inputs_metadata(forward: Traced, effects: EffectSummary) -> tuple[InputAliasInfo, ...]:
     entry, recorder = forward.entry, forward.recorder
     states = tuple(dict.fromkeys(entry.states))
     targets = [target for state in states for target in (*state.version_bumped, *state.writes.values())]
@@ -328,25 +328,25 @@ class _Outputs:
                 if isinstance(root, ValueRoot):
                     self._user_outputs.setdefault(root.value, position)
 
-    def info(self, position: int) -> OutputAliasInfo:
+    def output_info(self, position: int) -> OutputAliasInfo:
         """What the output at `position` is."""
         output = self.effects.outputs[position]
         value = self.forward.wrapped.get(position, self.forward.outputs[position])
         if isinstance(output, Constant):
             return OutputAliasInfo(OutputType.NON_ALIAS, type(value), None, False)
-        kind, base = self._type(output, value)
+        kind, base = self._output_type(output, value)
         assert isinstance(value, Tensor)
         return OutputAliasInfo(kind, type(value), base, value.requires_grad)
 
-    def _type(self, output: Output, value: Tensor) -> tuple[OutputType, int | None]:
+    def _output_type(self, output: Output, value: Tensor) -> tuple[OutputType, int | None]:
         if isinstance(output, SameAsOutput):
             first = self.effects.outputs[output.output]
-            kind, base = self._type(first, value)
+            kind, base = self._output_type(first, value)
             if kind is OutputType.NON_ALIAS:
                 return OutputType.ALIAS_OF_INTERMEDIATE_BASE_IS_USER_OUTPUT, output.output
             return kind, base
         assert isinstance(output, (IsRoot, View))
-        tensor, made = self._memory(output.root)
+        tensor, made = self._output_memory(output.root)
         root = self.effects.roots[output.root]
         if isinstance(root, FunctionViewRoot) or (isinstance(output, View) and _is_by_function(output)):
             return OutputType.CUSTOM_FUNCTION_VIEW, tensor
@@ -368,11 +368,11 @@ class _Outputs:
         self.bases[made] = len(self.bases)
         return OutputType.ALIAS_OF_INTERMEDIATE_SAVE_AS_OUTPUT, self.bases[made]
 
-    def _memory(self, number: int) -> tuple[int | None, int | None]:
+    def _output_memory(self, number: int) -> tuple[int | None, int | None]:
         """The tensor of the call, or else the value of the graph, that a root lies in the memory of."""
         root = self.effects.roots[number]
         if isinstance(root, FunctionViewRoot):
-            return self._memory(root.base)
+            return self._output_memory(root.base)
         if isinstance(root, WrapperRoot):
             return None, None
         if isinstance(root, ValueRoot):
@@ -380,7 +380,7 @@ class _Outputs:
         if isinstance(root, AliasRoot):
             if root.memory is None:
                 assert root.root is not None
-                return self._memory(root.root)
+                return self._output_memory(root.root)
             return root.memory.tensor, root.memory.value
         return root.tensor, None
 

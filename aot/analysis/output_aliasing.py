@@ -31,8 +31,8 @@ from aot.analysis.effect_summary import (
 from aot.analysis.histories import (
     BY_STRIDES,
     has_history_of_a_view,
+    history_leads_to,
     is_of_stale,
-    leads_to,
     made_by_function,
     regenerated_view,
 )
@@ -66,7 +66,7 @@ class OutputAliasing:
         self._root_of: dict[int, int] = {}
         self._on: dict[Storage, dict[int, Tensor]] = {}  # roots on a storage, one for each counter
         self._counters: dict[Storage, dict[int, int]] = {}
-        self._sharing = self._count_sharing()
+        self._sharing = self._count_output_roots_on_storages()
 
     def output(self, position: int, value: Any, seen: dict[int, int]) -> Output:
         """What the output `value` at `position` is; `seen` are the earlier ones, by identity."""
@@ -78,10 +78,10 @@ class OutputAliasing:
         root = self.world.root(value)
         if id(value) in self.world.index_of or root is value:
             return IsRoot(self.root(value))
-        return self._view(value, root)
+        return self._output_view(value, root)
 
-    def _view(self, value: Tensor, root: Tensor) -> View:
-        start, steps, reshapes, version, place = self._chain(value, root)
+    def _output_view(self, value: Tensor, root: Tensor) -> View:
+        start, steps, reshapes, version, place = self._output_view_chain(value, root)
         other = not same_interpretation(geometry(value), geometry(root))
         given = id(root) in self.world.index_of or id(root) in self.world.base_of
         since = self.recorder.journal.reshaped(root) - (0 if given else reshapes)
@@ -95,7 +95,7 @@ class OutputAliasing:
         # (An assignment to `.data` of a tensor that the function made is noticed by nothing else.)
         elsewhere = bool(steps) and not steps[0].in_place and geometry(start) != place
         state = self.recorder.state(value) if origin is None else origin.state
-        rebound = self._put(value, origin)
+        rebound = self._output_view_rebind(value, origin)
         if self.recorder.state(start) is not state:
             index = self.world.index_of.get(id(start))
             if index is not None and steps and not reshapes and version_of(value) == version:
@@ -103,7 +103,7 @@ class OutputAliasing:
                 return View(
                     self.root(start), steps, None, True, taken=ViewTime.BEFORE_METADATA, rebound=rebound
                 )
-            return self._left_behind(value, start, state, rebound)
+            return self._view_of_rebound_tensor(value, start, state, rebound)
         moved = origin is not None and version_of(value) != origin.version
         stale = moved and root.requires_grad
         # (Autograd had to derive the history of what it is a view of anew, from how that lies.)
@@ -151,7 +151,7 @@ class OutputAliasing:
                 )
             view = View(self.root(start), steps, None, True)
             return replace(view, taken=ViewTime.BEFORE_REQUIRES_GRAD, required=index, rebound=rebound)
-        if start is not root and id(start) in self._required and not leads_to(value, start):
+        if start is not root and id(start) in self._required and not history_leads_to(value, start):
             raise errors.AutogradStateMutation(
                 f"an output of shape {tuple(value.shape)} was taken of a view, before the function let that "
                 f"require grad; call requires_grad_ outside of the function"
@@ -161,7 +161,7 @@ class OutputAliasing:
         if begins and not (stale and not leaf):
             reshaped = reshapes != self.recorder.journal.reshaped(start) or state.grown
             # (Of two views, one is taken before and one after.)
-            parted = not leaf and self._passes(value, lambda v: v.is_leaf and v is not start)
+            parted = not leaf and self._view_passes_input(value, lambda v: v.is_leaf and v is not start)
             if stale or reshaped or parted or (start is not root and not steps):
                 raise errors.AutogradStateMutation(
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that the function lets "
@@ -170,7 +170,7 @@ class OutputAliasing:
             if leaf:
                 view = View(self.root(start), steps, None, True)
                 if not steps:
-                    view = self._by_geometry(value, start, root, False)
+                    view = self._output_view_by_geometry(value, start, root, False)
                 owner = self.world.index_of.get(id(root))
                 return replace(view, taken=ViewTime.BEFORE_REQUIRES_GRAD, required=owner, rebound=rebound)
         if any(step.leaf for step in steps) and self.recorder.journal.reshaped(start) == reshapes:
@@ -178,11 +178,15 @@ class OutputAliasing:
             return View(self.root(start), steps, None, True, rebound=rebound)
         if leaf and value.requires_grad and not root.requires_grad:
             self._leaves.append(value)
-            return replace(self._by_geometry(value, start, root, False), requires_grad=True, rebound=rebound)
+            return replace(
+                self._output_view_by_geometry(value, start, root, False), requires_grad=True, rebound=rebound
+            )
         after = start is not root and id(start) in self._required
         if not leaf and value.requires_grad and not root.requires_grad and not after:
             owner = self.world.index_of.get(id(root))
-            later = owner is None or (not self.world.forward.entry.leaves[owner] and leads_to(value, root))
+            later = owner is None or (
+                not self.world.forward.entry.leaves[owner] and history_leads_to(value, root)
+            )
             changed = (
                 reshapes != self.recorder.journal.reshaped(start) or id(root) in state.written_in_grad_mode
             )
@@ -221,7 +225,7 @@ class OutputAliasing:
                 return View(self.root(root), repeated, where, True, reinterpreted=other, rebound=rebound)
         if stale or derived or not steps or elsewhere:
             source = start if not steps else root
-            view = self._by_geometry(value, source, root, stale)
+            view = self._output_view_by_geometry(value, source, root, stale)
             if rebound is not None and not value.requires_grad:
                 # (Where it lay then there may be nothing any more.)
                 view = replace(view, where=_NOWHERE._replace(dtype=source.dtype), reinterpreted=False)
@@ -253,9 +257,11 @@ class OutputAliasing:
         was taken before that did."""
         if not root.requires_grad or id(root) in self._required or not self._required_grad(root):
             return False
-        return self._passes(value, lambda v: v.is_leaf and autograd_state.creation_meta(v) == "DEFAULT")
+        return self._view_passes_input(
+            value, lambda v: v.is_leaf and autograd_state.creation_meta(v) == "DEFAULT"
+        )
 
-    def _passes(self, value: Tensor, is_such: Callable[[Tensor], bool]) -> bool:
+    def _view_passes_input(self, value: Tensor, is_such: Callable[[Tensor], bool]) -> bool:
         """Whether a view, or one on the way to it from an argument or its base, is such a one."""
         root, view, origin = self.world.root(value), value, self._origin(value)
         while view is not root and id(view) not in self.world.index_of:
@@ -276,16 +282,18 @@ class OutputAliasing:
             for (base, _), edge in zip(entry.bases, entry.base_edges, strict=True)
         )
 
-    def link(self, outputs: Sequence[Output], seen: dict[int, int]) -> tuple[Output, ...]:
+    def link_output_views(self, outputs: Sequence[Output], seen: dict[int, int]) -> tuple[Output, ...]:
         """Take views of views that are outputs themselves from these."""
         return tuple(
-            self._linked(output, self.world.forward.outputs[p], outputs, seen)
+            self._view_of_earlier_output(output, self.world.forward.outputs[p], outputs, seen)
             if isinstance(output, View) and output.taken is ViewTime.AT_END
             else output
             for p, output in enumerate(outputs)
         )
 
-    def _linked(self, view: View, value: Tensor, outputs: Sequence[Output], seen: dict[int, int]) -> View:
+    def _view_of_earlier_output(
+        self, view: View, value: Tensor, outputs: Sequence[Output], seen: dict[int, int]
+    ) -> View:
         steps: list[ViewOp] = []
         origin, version = self._origin(value), version_of(value)
         ordinary = has_history_of_a_view(value) and view.rebound is None
@@ -306,12 +314,12 @@ class OutputAliasing:
                 before = len(view.steps) - len(steps)
                 if before > 0 and view.where is other.where is None and view.steps[:before] == other.steps:
                     return replace(view, steps=view.steps[before:], through=position)
-                if ordinary and self._is_plain(origin):
+                if ordinary and self._is_unchanged_output_view(origin):
                     return View(other.root, tuple(steps), None, True, through=position)
             origin = origin.before
         return view
 
-    def _is_plain(self, origin: ViewOrigin) -> bool:
+    def _is_unchanged_output_view(self, origin: ViewOrigin) -> bool:
         """Whether what a view was taken of is a view that lies as it did then, with the history of one."""
         parent = origin.parent
         return (
@@ -321,7 +329,7 @@ class OutputAliasing:
             and has_history_of_a_view(parent)
         )
 
-    def _put(self, value: Tensor, origin: ViewOrigin | None) -> Rebound | None:
+    def _output_view_rebind(self, value: Tensor, origin: ViewOrigin | None) -> Rebound | None:
         """Where a view was put after it was made, by ``set_`` or ``.data =``."""
         state, where = self.recorder.state(value), geometry(value)
         if origin is None or (origin.state is state and origin.where == where):
@@ -330,7 +338,9 @@ class OutputAliasing:
         event = known[-1] if known else StorageRebind(state, where, True, CreationMode.GRAD)
         return self.world.rebound(event, where)
 
-    def _left_behind(self, value: Tensor, start: Tensor, state: Storage, rebound: Rebound | None) -> View:
+    def _view_of_rebound_tensor(
+        self, value: Tensor, start: Tensor, state: Storage, rebound: Rebound | None
+    ) -> View:
         """A view of a tensor that has been put onto another storage since."""
         index = self.world.index_of.get(id(start))
         origin = self._origin(value)
@@ -355,7 +365,7 @@ class OutputAliasing:
             rebound = self.world.rebound(StorageRebind(state, where, True, CreationMode.GRAD), where)
         return View(self.root(start), (), _NOWHERE._replace(dtype=start.dtype), True, rebound=rebound)
 
-    def _by_geometry(self, value: Tensor, start: Tensor, root: Tensor, stale: bool) -> View:
+    def _output_view_by_geometry(self, value: Tensor, start: Tensor, root: Tensor, stale: bool) -> View:
         """A view that was made some way that cannot be repeated, or whose root was written since: autograd
         derives the history of such a view from its geometry as well."""
         made = autograd_state.creation_meta(value)
@@ -381,7 +391,9 @@ class OutputAliasing:
         known = self.recorder.journal.origins.get(id(value))
         return None if known is None else known[1]
 
-    def _chain(self, value: Tensor, root: Tensor) -> tuple[Tensor, tuple[ViewOp, ...], int, int, Geometry]:
+    def _output_view_chain(
+        self, value: Tensor, root: Tensor
+    ) -> tuple[Tensor, tuple[ViewOp, ...], int, int, Geometry]:
         """The steps that make `value`, where they start (at an argument that they pass through, else at the
         root), how often that had been reshaped by then, its version counter and its geometry then. No steps
         where they do not lead there."""
@@ -405,7 +417,7 @@ class OutputAliasing:
             origin, view = origin.before, parent
         return root, (), 0, 0, geometry(root)
 
-    def check_leaves(self) -> None:
+    def check_output_leaves(self) -> None:
         """Refuse leaves that the function made and that something else depends on: their gradient would have
         to be accumulated into what the call returns.
 
@@ -426,7 +438,7 @@ class OutputAliasing:
                 seen.add(node)
                 stack.extend(child for child, _ in node.next_functions)
 
-    def check_counters(self) -> None:
+    def check_output_version_counters(self) -> None:
         """Refuse results of the function's own making that share a version counter with another one, or with
         an argument, and no memory.
 
@@ -454,13 +466,13 @@ class OutputAliasing:
         """The number of the root that `fake` is."""
         known = self._root_of.get(id(fake))
         if known is None:
-            self.roots.append(self._make_root(fake))
+            self.roots.append(self._make_output_root(fake))
             self.fakes.append(fake)
             self._on.setdefault(self.recorder.state(fake), {}).setdefault(self.world.counter(fake), fake)
             known = self._root_of[id(fake)] = len(self.roots) - 1
         return known
 
-    def _make_root(self, fake: Tensor) -> Root:
+    def _make_output_root(self, fake: Tensor) -> Root:
         if id(fake) in self.world.index_of:
             return ArgumentRoot(self.world.index_of[id(fake)])
         if id(fake) in self.world.base_of:
@@ -501,9 +513,9 @@ class OutputAliasing:
                 f"something else shows as well; make the leaf outside and pass it in"
             )
         own = None if history is None else self.world.value(state.read(where), where, history)
-        return self._alias(state, fake, where, own)
+        return self._output_alias(state, fake, where, own)
 
-    def _alias(self, state: Storage, fake: Tensor, where: Geometry, history: int | None) -> AliasRoot:
+    def _output_alias(self, state: Storage, fake: Tensor, where: Geometry, history: int | None) -> AliasRoot:
         """An alias with the version counter that it has in eager: an argument's, an earlier root's, or the
         one of the memory that nobody else shows; else its own."""
 
@@ -518,7 +530,7 @@ class OutputAliasing:
 
         world = self.world
         counter = world.counter(fake)
-        given = self._given(state).get(counter)
+        given = self._argument_on_storage(state).get(counter)
         if given is not None:
             moved = self.recorder.state(world.fakes[given]) is not state
             place = world.forward.entry.before[given] if moved else geometry(world.fakes[given])
@@ -530,7 +542,7 @@ class OutputAliasing:
             value = _counting(self.roots[number])
             if value is not None:
                 return alias(world.values[value].where, True, Memory(value=value))
-            number = self._carrier(number)
+            number = self._alias_carrier(number)
             if history is None or isinstance(self.roots[number], AliasRoot):
                 return alias(geometry(other), True, root=number)
         memory = world.memory(state)
@@ -540,7 +552,7 @@ class OutputAliasing:
         before, now = world.forward.entry.before[memory.tensor], geometry(world.fakes[memory.tensor])
         return alias(before if memory.entry else now, False, memory)
 
-    def _carrier(self, number: int) -> int:
+    def _alias_carrier(self, number: int) -> int:
         """For an alias with a history, a root that has its version counter and no history, and that it is
         made of from now on: what is to share the counter may be what the history leads to. Else the root."""
         root = self.roots[number]
@@ -554,7 +566,7 @@ class OutputAliasing:
         self.roots[number] = replace(root, memory=None, root=carrier, counted=True, reinterpreted=False)
         return carrier
 
-    def _given(self, state: Storage) -> dict[int, int]:
+    def _argument_on_storage(self, state: Storage) -> dict[int, int]:
         """The first argument that lay on a storage, or lies there now, for each version counter."""
         if state not in self._counters:
             found = self._counters[state] = {}
@@ -563,7 +575,7 @@ class OutputAliasing:
                     found.setdefault(self.world.counter(self.world.fakes[i]), i)
         return self._counters[state]
 
-    def _count_sharing(self) -> dict[Storage, int]:
+    def _count_output_roots_on_storages(self) -> dict[Storage, int]:
         """How many different roots of outputs lie on each storage."""
         roots: dict[Storage, dict[int, Tensor]] = {}
         for value in self.world.forward.outputs:

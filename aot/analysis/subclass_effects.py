@@ -33,7 +33,7 @@ from aot.capture.run import Traced
 from aot.capture.subclass_inputs import FakeSubclassInput
 from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
-from aot.tensors.subclasses import flatten_subclass, has_nested_ints, inner_wrappers, parts_of
+from aot.tensors.subclasses import all_inner_tensors, flatten_subclass, has_nested_ints, inner_wrappers
 from aot.torch_internals import autograd_graph, autograd_state, tensor_impl
 
 
@@ -86,25 +86,25 @@ class SubclassEffects:
             id(one) for one, edge in (*plain, *wrapped) if not one._is_view() and edge_of(one) != edge
         }
         for i, wrapper in enumerate(entry.wrappers):
-            self._argument(self._first + i, wrapper)
+            self._note_subclass_argument(self._first + i, wrapper)
         for base, view in entry.bases:
             if view >= self._first and id(base) in self._written:
-                self._write(view, base, entry.wrappers[view - self._first], base=True)
+                self._note_subclass_write(view, base, entry.wrappers[view - self._first], base=True)
         self._entered = {id(w.fake): w.version for w in forward.entry.wrappers}
         self._positions: dict[int, int] = {}
         for position, value in forward.wrapped.items():
             self._positions.setdefault(id(value), position)
         for position, value in forward.wrapped.items():
             first = self._positions[id(value)]
-            self.outputs[position] = self._output(value, first if first < position else None)
-        self._check_parts()
+            self.outputs[position] = self._subclass_output(value, first if first < position else None)
+        self._check_inner_tensors_of_outputs()
 
-    def _check_parts(self) -> None:
+    def _check_inner_tensors_of_outputs(self) -> None:
         """Refuse outputs that are what another one is made of, a view that is made anew in each call."""
         views = (
             self.forward.wrapped[position] for position, o in self.outputs.items() if isinstance(o, View)
         )
-        made_of = {id(part): type(view).__name__ for view in views for _, part in parts_of(view)}
+        made_of = {id(part): type(view).__name__ for view in views for _, part in all_inner_tensors(view)}
         for position, value in enumerate(self.forward.outputs[: self.forward.num_user_outputs]):
             kind = made_of.get(id(self.forward.wrapped.get(position, value)))
             if kind is not None:
@@ -117,7 +117,7 @@ class SubclassEffects:
         self.histories.append(fake)
         return self._values + len(self.histories) - 1
 
-    def _argument(self, number: int, wrapper: FakeSubclassInput) -> None:
+    def _note_subclass_argument(self, number: int, wrapper: FakeSubclassInput) -> None:
         fake, edge = wrapper.fake, wrapper.edge
         kind = type(fake).__name__
         views = self.forward.recorder.wrapper_views
@@ -157,12 +157,12 @@ class SubclassEffects:
                 f"outside"
             )
         else:
-            self._write(number, fake, wrapper)
+            self._note_subclass_write(number, fake, wrapper)
 
     def _change(self, change: MetadataMutation | SubclassStorageRebind) -> Change:
-        return change if isinstance(change, MetadataMutation) else self._rebound(change)
+        return change if isinstance(change, MetadataMutation) else self._subclass_rebind(change)
 
-    def _rebound(self, change: SubclassStorageRebind) -> WrapperRebound:
+    def _subclass_rebind(self, change: SubclassStorageRebind) -> WrapperRebound:
         key = change.storage._cdata
         number, source = self.forward.recorder.wrapper_views.entered.get(key, (None, ()))
         return WrapperRebound(
@@ -174,7 +174,9 @@ class SubclassEffects:
             change.path,
         )
 
-    def _write(self, number: int, fake: Tensor, wrapper: FakeSubclassInput, base: bool = False) -> None:
+    def _note_subclass_write(
+        self, number: int, fake: Tensor, wrapper: FakeSubclassInput, base: bool = False
+    ) -> None:
         """An argument, or its base, has got a history.
 
         Raises:
@@ -193,7 +195,7 @@ class SubclassEffects:
         history = self._history(fake)
         self.writes.append(Write(number, history, tracked=True, counted=counted, carried=True, base=base))
 
-    def _output(self, value: Tensor, earlier: int | None) -> Output:
+    def _subclass_output(self, value: Tensor, earlier: int | None) -> Output:
         if earlier is not None:
             return SameAsOutput(earlier)
         views = self.forward.recorder.wrapper_views
@@ -240,20 +242,27 @@ class SubclassEffects:
                 if any(older):
                     raise _written(value)
                 return View(self._root(root), tuple(steps), None, True, through=through)
-        taken = self._taken(value, first, root, any(older), any(newer))
+        taken = self._subclass_view_time(value, first, root, any(older), any(newer))
         # (Should its root come to require grad after the call, autograd derives a history for a view that was
         # there before a write, and none for one that was not.)
         origin = views.origin(value)
         assert origin is not None
         before = value._is_view() and not value.requires_grad and value._version != origin.version
         given = id(root) in self._numbers and not views.changed_before(first)
-        if before and taken is ViewTime.AT_END and given and self._parts_of(first, root) is None:
+        if (
+            before
+            and taken is ViewTime.AT_END
+            and given
+            and self._inner_tensor_view_time(first, root) is None
+        ):
             taken = ViewTime.BEFORE_WRITES
         return View(
             self._root(root), tuple(steps), None, True, taken, stale=before and taken is ViewTime.AT_END
         )
 
-    def _taken(self, value: Tensor, first: Tensor, root: Tensor, older: bool, newer: bool) -> ViewTime:
+    def _subclass_view_time(
+        self, value: Tensor, first: Tensor, root: Tensor, older: bool, newer: bool
+    ) -> ViewTime:
         """When a view is to be taken, by way of the `first` one: before anything happens to its root, or
         after all that does.
 
@@ -261,8 +270,8 @@ class SubclassEffects:
             older: whether it may not be taken after what was written to the root.
             newer: whether it may not be taken before.
         """
-        views, parts = self.forward.recorder.wrapper_views, self._parts_of(first, root)
-        early = older or views.changed_since(first) or parts is ViewTime.BEFORE_WRITES
+        views, parts = self.forward.recorder.wrapper_views, self._inner_tensor_view_time(first, root)
+        early = older or views.subclass_changed_since(first) or parts is ViewTime.BEFORE_WRITES
         if not early:
             return ViewTime.AT_END
         known = id(root) in self._numbers
@@ -272,7 +281,7 @@ class SubclassEffects:
             raise _changed(value)
         return ViewTime.BEFORE_WRITES
 
-    def _parts_of(self, view: Tensor, root: Tensor) -> ViewTime | None:
+    def _inner_tensor_view_time(self, view: Tensor, root: Tensor) -> ViewTime | None:
         """Whether a view is one of what an argument was made of, or of what it is made of now; None if that
         is the same."""
         number = self._numbers.get(id(root))
@@ -295,11 +304,11 @@ class SubclassEffects:
         known = self._root_of.get(id(fake))
         if known is None:
             known = self._root_of[id(fake)] = self._first_root + len(self.roots)
-            self.roots.append(self._make_root(fake))
+            self.roots.append(self._make_subclass_root(fake))
             self.fakes.append(fake)
         return known
 
-    def _make_root(self, fake: Tensor) -> Root:
+    def _make_subclass_root(self, fake: Tensor) -> Root:
         if id(fake) in self._numbers:
             return ArgumentRoot(self._numbers[id(fake)])
         if id(fake) in self._parts:
@@ -312,7 +321,7 @@ class SubclassEffects:
         shared = {change.storage._cdata for change in self.forward.recorder.wrapper_views.rebinds()}
         wrappers = (((), fake), *inner_wrappers(fake))
         rebound = tuple(
-            self._rebound(SubclassStorageRebind(one.untyped_storage(), geometry(one), path))
+            self._subclass_rebind(SubclassStorageRebind(one.untyped_storage(), geometry(one), path))
             for path, one in wrappers
             if tensor_impl.storage_key(one) in shared
         )

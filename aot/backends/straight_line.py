@@ -30,11 +30,11 @@ def compile_straight_line(module: fx.GraphModule) -> Callable[..., Any] | None:
 
     Example:
         >>> module = torch.fx.symbolic_trace(lambda x: x.sin())  # doctest: +SKIP
-        >>> straight(module)(torch.zeros(2))  # doctest: +SKIP
+        >>> compile_straight_line(module)(torch.zeros(2))  # doctest: +SKIP
         tensor([0., 0.])
     """
     try:
-        return _Writer(module).written()
+        return _Writer(module).straight_line_source()
     except _NotStraightLine:
         return None
 
@@ -51,7 +51,7 @@ class _Writer:
         self._constants: dict[int, str] = {}
         self._numbers = itertools.count()
 
-    def written(self) -> Callable[..., Any]:
+    def straight_line_source(self) -> Callable[..., Any]:
         nodes = list(self._graph.nodes)
         dying: dict[fx.Node, list[fx.Node]] = {}
         used: set[fx.Node] = set()
@@ -67,9 +67,9 @@ class _Writer:
                     raise _NotStraightLine
                 parameters.append(self._name(node))
             elif node.op == "output":
-                lines.append(f" return {self._text(node.args[0])}")
+                lines.append(f" return {self._argument_source(node.args[0])}")
             else:
-                said = self._said(node)
+                said = self._call_source(node)
                 lines.append(f" {self._name(node)} = {said}" if node.users else f" {said}")
                 if dying[node]:
                     lines.append(f" del {', '.join(self._names[one] for one in dying[node])}")
@@ -78,7 +78,7 @@ class _Writer:
         forward: Callable[..., Any] = self._scope["forward"]
         return forward
 
-    def _said(self, node: fx.Node) -> str:
+    def _call_source(self, node: fx.Node) -> str:
         if node.op == "get_attr":
             target = str(node.target)
             if not all(map(_is_name, target.split("."))):
@@ -87,30 +87,33 @@ class _Writer:
         if node.op != "call_function":
             raise _NotStraightLine
         if node.target is operator.getitem and not node.kwargs:
-            return f"{self._text(node.args[0])}[{self._text(node.args[1])}]"
+            return f"{self._argument_source(node.args[0])}[{self._argument_source(node.args[1])}]"
         if not all(map(_is_name, node.kwargs)):
             raise _NotStraightLine
-        args = [self._text(one) for one in node.args]
-        args += [f"{name}={self._text(value)}" for name, value in node.kwargs.items()]
+        args = [self._argument_source(one) for one in node.args]
+        args += [f"{name}={self._argument_source(value)}" for name, value in node.kwargs.items()]
         return f"{self._constant(node.target)}({', '.join(args)})"
 
     def _name(self, node: fx.Node) -> str:
         return self._names.setdefault(node, f"v{len(self._names)}")
 
-    def _text(self, value: Any) -> str:
+    def _argument_source(self, value: Any) -> str:
         kind = type(value)
         if kind is fx.Node:
             return self._names[value]
         if kind in _LITERALS or (kind is float and math.isfinite(value)):
             return repr(value)
         if isinstance(value, list):
-            return f"[{', '.join(map(self._text, value))}]"
+            return f"[{', '.join(map(self._argument_source, value))}]"
         if kind is tuple:
-            return f"({''.join(f'{self._text(one)}, ' for one in value)})"
+            return f"({''.join(f'{self._argument_source(one)}, ' for one in value)})"
         if kind is slice:
-            return f"slice({self._text(value.start)}, {self._text(value.stop)}, {self._text(value.step)})"
+            bounds = map(self._argument_source, (value.start, value.stop, value.step))
+            return f"slice({', '.join(bounds)})"
         if isinstance(value, dict):
-            entries = (f"{self._text(key)}: {self._text(one)}" for key, one in value.items())
+            entries = (
+                f"{self._argument_source(key)}: {self._argument_source(one)}" for key, one in value.items()
+            )
             return f"{{{', '.join(entries)}}}"
         if isinstance(value, tuple):
             raise _NotStraightLine

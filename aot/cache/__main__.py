@@ -33,11 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.json:
             print(json.dumps(dataclasses.asdict(found)))
         else:
-            print(_told(found))
+            print(_cache_stats_text(found))
     return 0
 
 
-def _told(stats: cache.Stats) -> str:
+def _cache_stats_text(stats: cache.Stats) -> str:
     lines = [
         f"folder    {stats.folder}",
         f"entries   {stats.entries}, {stats.bytes / 2**20:.1f} MiB",

@@ -80,7 +80,7 @@ class Objects(Protocol):
     def data(self, value: Any) -> Data:
         """An object that goes where any value may go, as data."""
 
-    def contained(self, value: Any) -> Data:
+    def container_digest(self, value: Any) -> Data:
         """A container of which the entries do."""
 
     def ask(self, name: str) -> None:
@@ -90,7 +90,7 @@ class Objects(Protocol):
         """An attribute of some value is written."""
 
 
-def title(value: Any) -> str:
+def object_title(value: Any) -> str:
     """What to call an object in a message."""
     kind: Any = type(value)
     if kind is types.ModuleType:
@@ -129,7 +129,7 @@ def _content(cell: types.CellType) -> Any:
         return EMPTY
 
 
-def _imported(name: str, level: int, space: Mapping[str, Any], whole: bool) -> Any:
+def _imported_module(name: str, level: int, space: Mapping[str, Any], whole: bool) -> Any:
     """The module that an import gives, if all of the path is there already: its first, or the `whole`."""
     package = space.get("__package__")
     if level:
@@ -177,7 +177,7 @@ class Frame:
         while ahead:
             i, state = ahead.pop()
             known = states.get(i)
-            joined = state if known is None else self._join(known, state)
+            joined = state if known is None else self._join_state(known, state)
             if known is not None and joined == known:
                 continue
             states[i] = joined
@@ -187,29 +187,32 @@ class Frame:
                 if entry.start <= one.offset < entry.end:
                     caught = joined.stack[: entry.depth] + (ANY,) * (2 if entry.lasti else 1)
                     ahead.append((places[entry.target], State(caught, joined.names)))
-            ahead += [(i + 1 if to is None else places[to], after) for to, after in self._step(one, joined)]
+            ahead += [
+                (i + 1 if to is None else places[to], after)
+                for to, after in self._interpret_instruction(one, joined)
+            ]
 
-    def _join(self, one: State, other: State) -> State:
+    def _join_state(self, one: State, other: State) -> State:
         if len(one.stack) != len(other.stack):
             raise Uncacheable(CODE, self._code.co_name)
-        stack = tuple(map(self._either, one.stack, other.stack))
+        stack = tuple(map(self._either_value, one.stack, other.stack))
         both = [*one.names, *(name for name in other.names if name not in one.names)]
         # (Where a variable has no value on one way, that way ends where it is read.)
         return State(
             stack,
-            {name: self._either(one.names.get(name), other.names.get(name)) for name in both},
+            {name: self._either_value(one.names.get(name), other.names.get(name)) for name in both},
         )
 
-    def _either(self, one: Value | None, other: Value | None) -> Value:
+    def _either_value(self, one: Value | None, other: Value | None) -> Value:
         if one is None or other is None or one == other:
             found = other if one is None else one
             assert found is not None
             return found
         if NULL in (one, other):
             raise Uncacheable(CODE, self._code.co_name)
-        return self._use(one, other)
+        return self._use_values(one, other)
 
-    def _use(self, *values: Value) -> Value:
+    def _use_values(self, *values: Value) -> Value:
         """They go where any value may go."""
         for value in values:
             if isinstance(value, OutsideObject):
@@ -218,33 +221,33 @@ class Frame:
                 raise Uncacheable(CODE, self._code.co_name)
         return ANY
 
-    def _look_into(self, *values: Value) -> Value:
+    def _read_containers(self, *values: Value) -> Value:
         """The same of what is read and kept nowhere, which may be containers."""
         for value in values:
             if isinstance(value, OutsideObject) and type(value.value) in _CONTAINERS:
-                self.reads.append([self._at, self._objects.contained(value.value)])
+                self.reads.append([self._at, self._objects.container_digest(value.value)])
             else:
-                self._use(value)
+                self._use_values(value)
         return ANY
 
-    def _step(self, one: dis.Instruction, state: State) -> list[tuple[int | None, State]]:
+    def _interpret_instruction(self, one: dis.Instruction, state: State) -> list[tuple[int | None, State]]:
         """The states after an instruction, and where they lead."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise Uncacheable(CODE, f"{self._code.co_name} is too long")
         stack, names = list(state.stack), dict(state.names)
         if one.opname in _ENDS:
-            self._use(*[stack.pop() for _ in range(_ENDS[one.opname](one))])
+            self._use_values(*[stack.pop() for _ in range(_ENDS[one.opname](one))])
             return []
         if one.opname in _JUMPS:
-            return self._jump(one, stack, names)
+            return self._jump_states(one, stack, names)
         step = _STEPS.get(one.opname)
         if step is None:
             raise Uncacheable(CODE, one.opname)
         step(self, one, stack, names)
         return [(None, State(tuple(stack), names))]
 
-    def _jump(
+    def _jump_states(
         self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]
     ) -> list[tuple[int | None, State]]:
         name, here = one.opname, tuple(stack)
@@ -252,7 +255,7 @@ class Frame:
             return [(one.argval, State(here, names))]
         if name == "FOR_ITER":
             return [(None, State((*here, ANY), names)), (one.argval, State(here[:-1], names))]
-        self._look_into(here[-1])
+        self._read_containers(here[-1])
         kept = here if name in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP") else here[:-1]
         return [(None, State(here[:-1], names)), (one.argval, State(kept, names))]
 
@@ -294,7 +297,7 @@ class Frame:
     def _store_deref(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         if self._scope.get(one.argval, ANY) is not ANY:
             raise Uncacheable(CHANGES, one.argval)
-        self._use(stack.pop())
+        self._use_values(stack.pop())
 
     def _delete_deref(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         if self._scope.get(one.argval, ANY) is not ANY:
@@ -309,65 +312,65 @@ class Frame:
         stack += [NULL, OutsideObject(value)] if one.arg and one.arg & 1 else [OutsideObject(value)]
 
     def _load_attribute(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        stack.append(self._attribute(stack.pop(), one.argval))
+        stack.append(self._interpret_attribute(stack.pop(), one.argval))
 
     def _load_method(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        stack += [NULL, self._attribute(stack.pop(), one.argval)]
+        stack += [NULL, self._interpret_attribute(stack.pop(), one.argval)]
 
     def _store_attribute(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         owner = stack.pop()
         if isinstance(owner, OutsideObject):
-            raise Uncacheable(CHANGES, f"{title(owner.value)}.{one.argval}")
+            raise Uncacheable(CHANGES, f"{object_title(owner.value)}.{one.argval}")
         if one.opname == "STORE_ATTR":
-            self._use(stack.pop())
+            self._use_values(stack.pop())
         self._objects.store(one.argval)
 
     def _subscript(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         key, container = stack.pop(), stack.pop()
-        self._use(key)
-        stack.append(self._look_into(container))
+        self._use_values(key)
+        stack.append(self._read_containers(container))
 
     def _store_subscript(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         key, container = stack.pop(), stack.pop()
         if isinstance(container, OutsideObject):
-            raise Uncacheable(CHANGES, title(container.value))
-        self._use(key)
+            raise Uncacheable(CHANGES, object_title(container.value))
+        self._use_values(key)
         if one.opname == "STORE_SUBSCR":
-            self._use(stack.pop())
+            self._use_values(stack.pop())
 
-    def _contains(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
+    def _interpret_contains(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         container, sought = stack.pop(), stack.pop()
-        self._use(sought)
+        self._use_values(sought)
         if isinstance(container, OutsideObject) and type(container.value) in SETS:
-            self.reads.append([self._at, self._objects.contained(container.value)])
+            self.reads.append([self._at, self._objects.container_digest(container.value)])
         else:
-            self._look_into(container)
+            self._read_containers(container)
         stack.append(ANY)
 
     def _unary(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        stack.append(self._use(stack.pop()))
+        stack.append(self._use_values(stack.pop()))
 
     def _binary(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        stack.append(self._use(stack.pop(), stack.pop()))
+        stack.append(self._use_values(stack.pop(), stack.pop()))
 
     def _iterate(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        stack.append(self._look_into(stack.pop()))
+        stack.append(self._read_containers(stack.pop()))
 
     def _build(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         count: int = one.argval
         parts = {"BUILD_MAP": 2 * count, "BUILD_CONST_KEY_MAP": count + 1}.get(one.opname, count)
-        self._use(*[stack.pop() for _ in range(parts)])
+        self._use_values(*[stack.pop() for _ in range(parts)])
         stack.append(ANY)
 
     def _extend(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         """(The container is new. What is added to it may be one that is only read.)"""
-        self._look_into(stack.pop())
+        self._read_containers(stack.pop())
 
     def _add_pair(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        self._use(stack.pop(), stack.pop())
+        self._use_values(stack.pop(), stack.pop())
 
     def _unpack(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        self._look_into(stack.pop())
+        self._read_containers(stack.pop())
         count: int = one.argval
         stack += [ANY] * (count if one.opname == "UNPACK_SEQUENCE" else (count & 0xFF) + 1 + (count >> 8))
 
@@ -375,12 +378,12 @@ class Frame:
         spec = stack.pop() if one.arg and one.arg & 4 else None
         if spec is not None and not (isinstance(spec, OutsideObject) and "n" not in str(spec.value)):
             raise Uncacheable(CALLS, "format, with the locale")
-        stack.append(self._use(stack.pop()))
+        stack.append(self._use_values(stack.pop()))
 
     def _make_function(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         code = stack.pop()
         flags = one.arg or 0
-        self._use(*[stack.pop() for flag in (1, 2, 4, 8) if flags & flag])
+        self._use_values(*[stack.pop() for flag in (1, 2, 4, 8) if flags & flag])
         assert isinstance(code, OutsideObject) and isinstance(code.value, types.CodeType)
         if code.value not in self._within:
             self._within.add(code.value)
@@ -395,59 +398,59 @@ class Frame:
         args = [stack.pop() for _ in range(one.argval)][::-1]
         second, first = stack.pop(), stack.pop()
         if first is NULL:
-            stack.append(self._called(second, args))
+            stack.append(self._interpret_call(second, args))
         else:
-            stack.append(self._called(first, [second, *args]))
+            stack.append(self._interpret_call(first, [second, *args]))
 
     def _call_with(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         args = [stack.pop() for _ in range(2 if one.arg and one.arg & 1 else 1)]
         function = stack.pop()
         if stack.pop() is not NULL:
             raise Uncacheable(CODE, one.opname)
-        self._look_into(*args)
-        stack.append(self._use(function))
+        self._read_containers(*args)
+        stack.append(self._use_values(function))
 
-    def _called(self, function: Value, args: list[Value]) -> Value:
+    def _interpret_call(self, function: Value, args: list[Value]) -> Value:
         if isinstance(function, OutsideObject):
             if function.value is getattr and len(args) in (2, 3) and isinstance(args[1], OutsideObject):
                 name = args[1].value
                 if type(name) is str and len(args) == 2:
-                    return self._attribute(args[0], name)
+                    return self._interpret_attribute(args[0], name)
                 if type(name) is str and args[0] is ANY:
                     self._objects.ask(name)
-                    return self._use(args[2])
+                    return self._use_values(args[2])
             if library_purity.is_reader(function.value):
-                self._use(function)
-                return self._look_into(*args)
-        return self._use(function, *args)
+                self._use_values(function)
+                return self._read_containers(*args)
+        return self._use_values(function, *args)
 
     def _import(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         wanted, level = stack.pop(), stack.pop()
         if self._builtins.get("__import__") is not _IMPORT or vars(builtins)["__import__"] is not _IMPORT:
             raise Uncacheable(CALLS, "__import__")
         assert isinstance(wanted, OutsideObject) and isinstance(level, OutsideObject)
-        module = _imported(one.argval, level.value, self._space, bool(wanted.value))
+        module = _imported_module(one.argval, level.value, self._space, bool(wanted.value))
         stack.append(OutsideObject(module))
 
     def _import_from(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        stack.append(self._attribute(stack[-1], one.argval))
+        stack.append(self._interpret_attribute(stack[-1], one.argval))
 
     def _caught(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         stack.insert(-1, ANY)
 
     def _matches(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        self._use(stack.pop())
+        self._use_values(stack.pop())
         stack.append(ANY)
 
     def _enter(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        self._use(stack.pop())
+        self._use_values(stack.pop())
         stack += [ANY, ANY]
 
-    def _attribute(self, owner: Value, name: str) -> Value:
+    def _interpret_attribute(self, owner: Value, name: str) -> Value:
         """An attribute of a value, or of what was found."""
         if not isinstance(owner, OutsideObject):
             self._objects.ask(name)
-            return self._use(owner)
+            return self._use_values(owner)
         value = owner.value
         if name.startswith("__") and name.endswith("__"):
             raise Uncacheable(OBJECTS, f"attribute {name}")
@@ -456,30 +459,30 @@ class Frame:
         if type(value) is types.FunctionType and name in vars(value):
             return OutsideObject(vars(value)[name])
         if type(value) is type and not library_purity.is_value(value):
-            return OutsideObject(_of_class(value, name))
+            return OutsideObject(_read_class_attribute(value, name))
         if type(value) in _OPERATORS:
-            return OutsideObject(_operator(value, name))
+            return OutsideObject(_read_torch_op(value, name))
         if type(value) in _CONTAINERS and name in _READING:
-            return self._look_into(owner)
+            return self._read_containers(owner)
         if not library_purity.is_value(value):
-            raise Uncacheable(OBJECTS, f"{title(value)}.{name}")
+            raise Uncacheable(OBJECTS, f"{object_title(value)}.{name}")
         self._objects.ask(name)
-        return self._use(owner)
+        return self._use_values(owner)
 
 
-def _of_class(cls: type, name: str) -> Any:
+def _read_class_attribute(cls: type, name: str) -> Any:
     """What a class of the user's has, as it is read from the class."""
     if any(type(base) is not type for base in cls.__mro__) or hasattr(type, name):
-        raise Uncacheable(OBJECTS, title(cls))
+        raise Uncacheable(OBJECTS, object_title(cls))
     found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), EMPTY)
     if isinstance(found, staticmethod):
         return found.__func__
     if type(found) is types.FunctionType or not hasattr(type(found), "__get__"):
         return found
-    raise Uncacheable(OBJECTS, f"{title(cls)}.{name}")
+    raise Uncacheable(OBJECTS, f"{object_title(cls)}.{name}")
 
 
-def _operator(value: Any, name: str) -> Any:
+def _read_torch_op(value: Any, name: str) -> Any:
     """What `torch.ops`, a namespace in it, or an operator has under a name."""
     ops: Any = torch.ops
     if value is ops and not name.startswith("_"):
@@ -492,7 +495,7 @@ def _operator(value: Any, name: str) -> Any:
         found = getattr(value, name, None)
         if type(found) is op_queries.OpOverload:
             return found
-    raise Uncacheable(OBJECTS, f"{title(value)}.{name}")
+    raise Uncacheable(OBJECTS, f"{object_title(value)}.{name}")
 
 
 def _parameters(code: types.CodeType) -> tuple[str, ...]:
@@ -552,7 +555,7 @@ _STEPS: Mapping[str, _Step] = {
     "BINARY_SUBSCR": Frame._subscript,
     "STORE_SUBSCR": Frame._store_subscript,
     "DELETE_SUBSCR": Frame._store_subscript,
-    "CONTAINS_OP": Frame._contains,
+    "CONTAINS_OP": Frame._interpret_contains,
     **dict.fromkeys(
         ("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_NOT", "UNARY_INVERT", "YIELD_VALUE"), Frame._unary
     ),

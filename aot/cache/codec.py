@@ -99,7 +99,7 @@ class Encoder:
             return [_NAMED[kind], str(value).removeprefix("torch.")]
         if isinstance(value, (*SYMBOLIC, Computed)):
             raise Uncacheable("sizes that are symbols")
-        return self.other(value)
+        return self.encode_object(value)
 
     def immutable(self, value: Any) -> Data:
         """Containers of fx, which are lists and dicts that do not change."""
@@ -107,7 +107,7 @@ class Encoder:
             return ["dict", *([self.constant(k), self.constant(v)] for k, v in value.items())]
         return ["list", *map(self.constant, value)]
 
-    def other(self, value: Any) -> Data:
+    def encode_object(self, value: Any) -> Data:
         """What only graphs hold."""
         raise Uncacheable("a constant of another type", type(value))
 
@@ -161,10 +161,10 @@ class Decoder:
         if tag in _KINDS:
             value = vars(torch).get(text_of(*rest))
             return require_type(value, _KINDS[tag])
-        return self.other(tag, rest)
+        return self.decode_object(tag, rest)
 
-    def other(self, tag: str, rest: list[Data]) -> Any:
-        """The reverse of `Encoder.other`."""
+    def decode_object(self, tag: str, rest: list[Data]) -> Any:
+        """The reverse of `Encoder.encode_object`."""
         raise Corrupt(f"no constant: {tag:.80}")
 
     def operator(self, data: Data) -> op_queries.OpOverload:
@@ -268,9 +268,9 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
     if hint is Any:
         return Encoder.constant, Decoder.constant
     if hint in (int, bool, str):
-        return _exactly(hint)
+        return _exact_type_codec(hint)
     if origin is typing.Literal:
-        return _word(inner)
+        return _word_codec(inner)
     if hint is op_queries.OpOverload:
         return Encoder.operator, Decoder.operator
     if hint == tuple[str, ...]:
@@ -282,33 +282,33 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
     if hint is ShapeGuards:
         return _pack_sizes, lambda context, data: NO_SIZES
     if hint is type or origin is type:
-        return _one_of(_RAW if hint is type else _EXCEPTIONS)
+        return _choice_codec(_RAW if hint is type else _EXCEPTIONS)
     if origin in (types.UnionType, typing.Union):  # (the latter of words)
-        return _union(inner)
+        return _union_codec(inner)
     if origin is tuple and inner[-1] is Ellipsis:
-        return _sequence(inner[0], tuple)
+        return _sequence_codec(inner[0], tuple)
     if origin is frozenset:
-        return _sequence(inner[0], frozenset)
+        return _sequence_codec(inner[0], frozenset)
     if origin is tuple:
-        return _fields(tuple(map(_codec, inner)), tuple, lambda value: value)
+        return _field_codecs(tuple(map(_codec, inner)), tuple, lambda value: value)
     if hint in (torch.dtype, torch.device):
         return Encoder.constant, lambda context, data: require_type(context.constant(data), hint)
     if hint in (SubclassCreationMeta, SubclassMeta, WrapperRebound):
-        return _refused("a tensor subclass")
+        return _refusing_codec("a tensor subclass")
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return lambda context, value: value.name, lambda context, data: hint[text_of(data)]
     if hint is ViewOp:
-        return _pack_step, _unpack_step
+        return _pack_view_step, _unpack_step
     if hint is Geometry:
-        write, read = _record(Geometry)
-        return write, lambda context, data: _possible(read(context, data))
+        write, read = _record_codec(Geometry)
+        return write, lambda context, data: _require_possible_geometry(read(context, data))
     if dataclasses.is_dataclass(hint):
         assert isinstance(hint, type)
-        return _record(hint)
+        return _record_codec(hint)
     raise TypeError(f"no data for {hint}")
 
 
-def _possible(where: Geometry) -> Geometry:
+def _require_possible_geometry(where: Geometry) -> Geometry:
     """A geometry that a tensor can have: of no elements there may be as many along another dimension."""
     numbers = (*where.size, *where.stride, where.offset)
     if len(where.size) != len(where.stride) or not all(0 <= n < LARGEST for n in numbers):
@@ -325,7 +325,7 @@ def encode(context: Encoder, hint: Any, value: Any) -> Data:
         Uncacheable: it holds what cannot be.
 
     Example:
-        >>> pack(Packing(), Geometry, Geometry((2,), (1,), 0, torch.float32))
+        >>> encode(Encoder(), Geometry, Geometry((2,), (1,), 0, torch.float32))
         [[2], [1], 0, ['dtype', 'float32'], False, False]
     """
     return _codec(hint)[0](context, value)
@@ -340,7 +340,7 @@ def decode(context: Decoder, hint: Any, data: Data) -> Any:
     return _codec(hint)[1](context, data)
 
 
-def _exactly(kind: type) -> tuple[Pack, Unpack]:
+def _exact_type_codec(kind: type) -> tuple[Pack, Unpack]:
     def pack_one(context: Encoder, value: Any) -> Data:
         if type(value) is not kind:
             raise Uncacheable("sizes that are symbols" if isinstance(value, SYMBOLIC) else "odd data", value)
@@ -366,7 +366,7 @@ def _unpack_natural(context: Decoder, data: Data) -> Any:
     return data
 
 
-def _word(known: tuple[str, ...]) -> tuple[Pack, Unpack]:
+def _word_codec(known: tuple[str, ...]) -> tuple[Pack, Unpack]:
     """One of some words."""
 
     def pack_one(context: Encoder, value: Any) -> Data:
@@ -395,7 +395,7 @@ def _unpack_no_path(context: Decoder, data: Data) -> Any:
     return ()
 
 
-def _one_of(known: Mapping[str, type]) -> tuple[Pack, Unpack]:
+def _choice_codec(known: Mapping[str, type]) -> tuple[Pack, Unpack]:
     def pack_one(context: Encoder, value: Any) -> Data:
         name = str(value.__name__)
         if known.get(name) is not value:
@@ -410,7 +410,7 @@ def _one_of(known: Mapping[str, type]) -> tuple[Pack, Unpack]:
     return pack_one, unpack_one
 
 
-def _union(kinds: tuple[Any, ...]) -> tuple[Pack, Unpack]:
+def _union_codec(kinds: tuple[Any, ...]) -> tuple[Pack, Unpack]:
     """None, or one of several; which one is told by its name, where they are several."""
     others = [kind for kind in kinds if kind is not types.NoneType]
     named = {kind.__name__: _codec(kind) for kind in others} if len(others) > 1 else {}
@@ -439,7 +439,7 @@ def _union(kinds: tuple[Any, ...]) -> tuple[Pack, Unpack]:
     return pack_one, unpack_one
 
 
-def _sequence(inner: Any, kind: Callable[[Any], Any]) -> tuple[Pack, Unpack]:
+def _sequence_codec(inner: Any, kind: Callable[[Any], Any]) -> tuple[Pack, Unpack]:
     pack_one, unpack_one = _codec(inner)
     ordered = sorted if kind is frozenset else list
 
@@ -452,7 +452,7 @@ def _sequence(inner: Any, kind: Callable[[Any], Any]) -> tuple[Pack, Unpack]:
     return pack_all, unpack_all
 
 
-def _fields(
+def _field_codecs(
     codecs: tuple[tuple[Pack, Unpack], ...], make: Callable[[Any], Any], values: Callable[[Any], Any]
 ) -> tuple[Pack, Unpack]:
     def pack_all(context: Encoder, value: Any) -> Data:
@@ -465,7 +465,7 @@ def _fields(
     return pack_all, unpack_all
 
 
-def _record(kind: Any) -> tuple[Pack, Unpack]:
+def _record_codec(kind: Any) -> tuple[Pack, Unpack]:
     """A dataclass, or a tuple with names, by its fields."""
     hints = typing.get_type_hints(kind)
     if issubclass(kind, tuple):
@@ -486,7 +486,7 @@ def _record(kind: Any) -> tuple[Pack, Unpack]:
             raise Uncacheable("a call that an entry may not hold", value.op)
         return [getattr(value, name) for name in names]
 
-    return _fields(codecs, make, values)
+    return _field_codecs(codecs, make, values)
 
 
 def _anything(value: object) -> bool:
@@ -505,7 +505,7 @@ def _may_be_reshape(change: MetadataMutation) -> bool:
 _MAY_BE: dict[type, Callable[[Any], bool]] = {ViewOp: _may_be_step, MetadataMutation: _may_be_reshape}
 
 
-def _refused(reason: str) -> tuple[Pack, Unpack]:
+def _refusing_codec(reason: str) -> tuple[Pack, Unpack]:
     def pack_one(context: Encoder, value: Any) -> Data:
         raise Uncacheable(reason)
 
@@ -544,10 +544,10 @@ def _unpack_call(context: Decoder, data: Data) -> Any:
 
 @functools.cache
 def _step() -> tuple[Pack, Unpack]:
-    return _record(ViewOp)
+    return _record_codec(ViewOp)
 
 
-def _pack_step(context: Encoder, value: Any) -> Data:
+def _pack_view_step(context: Encoder, value: Any) -> Data:
     known = context.steps.get(id(value))
     if known is not None:
         return known

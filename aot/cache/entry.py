@@ -65,7 +65,7 @@ class CacheEntry:
         content = self._folder.read(self._key.digest)
         if content is not None:
             try:
-                blueprint = self._unpacked(parse_json(content))
+                blueprint = self._unpack_compile(parse_json(content))
             except Exception as error:  # (Whatever a stranger's data may lead to.)
                 self._drop(error)
             else:
@@ -92,7 +92,7 @@ class CacheEntry:
         try:
             if order is not None:
                 raise Uncacheable("CUDA streams or events of this process")
-            return self._packed(blueprint)
+            return self._pack_compile(blueprint)
         except Uncacheable as error:
             _uncached(self._folder, error)
             return None
@@ -106,11 +106,11 @@ class CacheEntry:
     def matches(self, blueprint: Lowered) -> bool:
         """Whether it is what was read."""
         try:
-            return hashlib.sha256(self._packed(blueprint)).digest() == self._content
+            return hashlib.sha256(self._pack_compile(blueprint)).digest() == self._content
         except Uncacheable:
             return False
 
-    def _packed(self, blueprint: Lowered) -> bytes:
+    def _pack_compile(self, blueprint: Lowered) -> bytes:
         if blueprint.plan.runs_python:
             raise Uncacheable("Python that runs in the backward")
         operators = self._key.operators
@@ -127,7 +127,7 @@ class CacheEntry:
         ]
         return json.dumps(data, separators=(",", ":")).encode()
 
-    def _unpacked(self, data: Data) -> Lowered:
+    def _unpack_compile(self, data: Data) -> Lowered:
         plan, forward, backwards, again, metadata, tree, differentiated, casts = parts(data, 8)
         operators, mode = self._key.operators, functools.cache(torch_fakes.FakeTensorMode)
         context = Decoder(operators)
@@ -139,7 +139,7 @@ class CacheEntry:
             ),
             decode(context, tuple[bool, ...], again),
             decode(context, ViewAndMutationMeta, metadata),
-            pytree.tree_flatten(_tree(tree))[1],
+            pytree.tree_flatten(_tree_from_structure(tree))[1],
             decode(context, frozenset[int], differentiated),
             decode(context, CastUse, casts),
         )
@@ -147,18 +147,18 @@ class CacheEntry:
         return blueprint
 
 
-def _tree(data: Data) -> Any:
+def _tree_from_structure(data: Data) -> Any:
     """The reverse of `tree_structure`."""
     if data is None or type(data) is int:
         return data
     kind, *rest = require_type(data, list)
     if kind == "tuple":
-        return tuple(map(_tree, rest))
+        return tuple(map(_tree_from_structure, rest))
     if kind == "list":
-        return list(map(_tree, rest))
+        return list(map(_tree_from_structure, rest))
     if kind != "dict":
         raise Corrupt("no tree")
     pairs = [parts(pair, 2) for pair in rest]
     if any(type(key) not in (str, int) for key, _ in pairs):
         raise Corrupt("no tree")
-    return {key: _tree(value) for key, value in pairs}
+    return {key: _tree_from_structure(value) for key, value in pairs}

@@ -62,12 +62,12 @@ class _Nodes(Encoder):
         super().__init__(operators)
         self.numbers: dict[fx.Node, int] = {}
 
-    def other(self, value: Any) -> Data:
+    def encode_object(self, value: Any) -> Data:
         if isinstance(value, fx.Node):
             return ["node", self.numbers[value]]
         if isinstance(value, op_queries.OpOverload):
             return ["op", *self.operator(value)]
-        return super().other(value)
+        return super().encode_object(value)
 
     def target(self, value: Any) -> Data:
         """What a node calls."""
@@ -84,12 +84,12 @@ class _Made(Decoder):
         super().__init__(operators)
         self.nodes: list[fx.Node] = []
 
-    def other(self, tag: str, rest: list[Data]) -> Any:
+    def decode_object(self, tag: str, rest: list[Data]) -> Any:
         if tag == "node" and len(rest) == 1:
             return entry(self.nodes, rest[0])
         if tag == "op":
             return self.operator(rest)
-        return super().other(tag, rest)
+        return super().decode_object(tag, rest)
 
     def target(self, data: Data) -> Any:
         """The reverse of `_Nodes.target`."""
@@ -115,7 +115,7 @@ class _Table:
         return number
 
 
-def _may_run(node: fx.Node, operators: Names) -> bool:
+def _may_graph_call(node: fx.Node, operators: Names) -> bool:
     """Whether a graph may have such a call."""
     target: Any = node.target
     if target is operator.getitem:
@@ -130,13 +130,13 @@ def _has_result(node: Any, number: Any) -> bool:
     """Whether it is a call with several results, and the number of one."""
     if not isinstance(node, fx.Node) or type(number) is not int or number < 0:
         return False
-    given = table.results_of(node)
+    given = table.schema_results_of(node)
     return given.startswith("List[") if isinstance(given, str) else number < len(given)
 
 
 def _fits(node: fx.Node, value: _Known) -> bool:
     """Whether that may be the value of a node."""
-    given = table.results_of(node)
+    given = table.schema_results_of(node)
     if not isinstance(given, str) or given.startswith("List["):
         return isinstance(value, _Several)
     return isinstance(value, _Fake if given == "Tensor" else _Number) or value == _Number(None)
@@ -153,7 +153,7 @@ def encode_graph(module: fx.GraphModule, operators: Names) -> Data:
     nodes = []
     for node in module.graph.nodes:
         if node.op == "call_function":
-            if not _may_run(node, operators):
+            if not _may_graph_call(node, operators):
                 raise Uncacheable("a call that an entry may not hold", node.format_node())
             target: Data = targets.number(context.target(node.target))
         elif node.op in ("placeholder", "get_attr", "output"):
@@ -162,11 +162,11 @@ def encode_graph(module: fx.GraphModule, operators: Names) -> Data:
             raise Uncacheable("a graph that calls modules")
         args = [context.constant(one) for one in node.args]
         kwargs = [[name, context.constant(one)] for name, one in node.kwargs.items()]
-        value = values.number(_value(context, node.meta["val"])) if "val" in node.meta else None
+        value = values.number(_encode_node_value(context, node.meta["val"])) if "val" in node.meta else None
         nodes.append([node.op, node.name, target, args, kwargs, notes.number(_notes(node.meta)), value])
         context.numbers[node] = len(context.numbers)
     names = dict.fromkeys(node.target for node in module.graph.find_nodes(op="get_attr"))
-    constants = [[name, _constant(getattr(module, str(name)))] for name in names]
+    constants = [[name, _encode_graph_constant(getattr(module, str(name)))] for name in names]
     return [type(module).__name__, targets.data, notes.data, values.data, constants, nodes]
 
 
@@ -183,11 +183,11 @@ def decode_graph(
     context, graph, root = _Made(operators), fx.Graph(), torch.nn.Module()
     targets, notes, values = (require_type(table, list) for table in tables)
     targets = [context.target(one) for one in targets]
-    notes = [_read_notes(one) for one in notes]
-    values = [_read_value(context, one) for one in values]
+    notes = [_decode_node_notes(one) for one in notes]
+    values = [_decode_node_value(context, one) for one in values]
     for one in require_type(constants, list):
         name, constant = parts(one, 2)
-        root.register_buffer(_name(name, _CONSTANT), _tensor(constant))
+        root.register_buffer(_name(name, _CONSTANT), _decode_graph_constant(constant))
     known: dict[fx.Node, _Known] = {}
     for one in require_type(nodes, list):
         op, name, target, args, kwargs, note, value = parts(one, 7)
@@ -216,7 +216,7 @@ def decode_graph(
     if text_of(title) not in _TITLES:
         raise Corrupt(f"no graph: {title!r:.80}")
     for node in context.nodes:  # (Only now it is known which have users.)
-        if node.op == "call_function" and not _may_run(node, operators):
+        if node.op == "call_function" and not _may_graph_call(node, operators):
             raise Corrupt(f"a call that no graph has: {node.name} = {node.target}")
         if node in known and node.op != "output" and not _fits(node, known[node]):
             raise Corrupt(f"another value than a call has: {node.name}")
@@ -276,7 +276,7 @@ def _notes(meta: Mapping[str, Any]) -> Data:
     return [[name, encode(context, kind, meta[name])] for name, kind in _NOTES.items() if name in meta]
 
 
-def _read_notes(data: Data) -> dict[str, Any]:
+def _decode_node_notes(data: Data) -> dict[str, Any]:
     context, meta = Decoder(), {}
     for note in require_type(data, list):
         name, value = parts(note, 2)
@@ -288,13 +288,13 @@ def _read_notes(data: Data) -> dict[str, Any]:
     return meta
 
 
-def _value(context: Encoder, value: Any) -> Data:
+def _encode_node_value(context: Encoder, value: Any) -> Data:
     if isinstance(value, Tensor):
         where = Geometry(tuple(value.shape), value.stride(), _number(value.storage_offset()), value.dtype)
         nbytes = _number(value.untyped_storage().nbytes())
         return ["fake", encode(context, Geometry, where), context.constant(value.device), nbytes]
     if isinstance(value, tuple):
-        return ["several", *(_value(context, one) for one in value)]
+        return ["several", *(_encode_node_value(context, one) for one in value)]
     return ["number", context.constant(value)]
 
 
@@ -304,10 +304,10 @@ def _number(value: Any) -> int:
     return value
 
 
-def _read_value(context: Decoder, data: Data) -> _Known:
+def _decode_node_value(context: Decoder, data: Data) -> _Known:
     tag, *rest = require_type(data, list) or [None]
     if tag == "several":
-        return _Several(tuple(_read_value(context, one) for one in rest))
+        return _Several(tuple(_decode_node_value(context, one) for one in rest))
     if tag == "number" and len(rest) == 1:
         return _Number(context.constant(rest[0]))
     if tag != "fake" or len(rest) != 3:
@@ -319,7 +319,7 @@ def _read_value(context: Decoder, data: Data) -> _Known:
     return _Fake(where, device, nbytes)
 
 
-def _constant(value: Any) -> Data:
+def _encode_graph_constant(value: Any) -> Data:
     """A literal of the function."""
     if not isinstance(value, Tensor) or value.numel() * value.itemsize > LARGEST_CONSTANT:
         raise Uncacheable("a large constant")
@@ -330,7 +330,7 @@ def _constant(value: Any) -> Data:
     return [str(value.dtype).removeprefix("torch."), list(value.shape), base64.b64encode(raw).decode()]
 
 
-def _tensor(data: Data) -> Tensor:
+def _decode_graph_constant(data: Data) -> Tensor:
     name, size, text = parts(data, 3)
     dtype = require_type(vars(torch).get(text_of(name)), torch.dtype)
     shape = [require_int(n) for n in require_type(size, list)]

@@ -21,16 +21,16 @@ def parse_json(content: bytes) -> Data:
         Corrupt: it is none.
 
     Example:
-        >>> decode(b'[1, "a", null]')
+        >>> parse_json(b'[1, "a", null]')
         [1, 'a', None]
     """
-    _check_depth(content)
+    _check_json_depth(content)
     return json.loads(
         content.decode("ascii"), parse_constant=_refuse, parse_float=_refuse, object_pairs_hook=_refuse
     )
 
 
-def _check_depth(content: bytes) -> None:
+def _check_json_depth(content: bytes) -> None:
     """(The parser takes some of the C stack for each level, as far as the user's recursion limit lets it.)"""
     brackets = _TEXT.sub(b"", content).translate(None, _NO_BRACKETS)
     for _ in range(DEEPEST):

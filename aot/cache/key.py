@@ -21,11 +21,11 @@ from aot import config
 from aot.cache.codec import OURS, Data, Encoder, Uncacheable
 from aot.cache.source_digest import (
     is_library_function,
-    name_of,
-    operator_data,
+    library_name_of,
+    library_target_of,
+    operator_digest,
     own_source,
     require_methods_of_torch,
-    target_of,
 )
 from aot.capture.recorder.autocast_cache import Candidate
 from aot.guards import function_modes
@@ -120,16 +120,16 @@ def cache_key(
         "graph": front.module(module),
         "operators": sorted(front.sources.items()),
         "tree": tree_structure(spec),
-        "arguments": _plain(arguments.key),
-        "ambient": _plain(ambient_state.current_key()),
+        "arguments": _plain_call_key(arguments.key),
+        "ambient": _plain_call_key(ambient_state.current_key()),
         "region of autocast": list(autocast_state.cast_cache_key()),
         "casts": [list(dataclasses.astuple(candidate)) for candidate in options.candidates],
         "static": sorted(options.static),
-        "partitioner": _partitioner(options.partition),
-        "decompositions": sorted([str(op), name_of(f)] for op, f in options.decompositions.items()),
+        "partitioner": _partitioner_key(options.partition),
+        "decompositions": sorted([str(op), library_name_of(f)] for op, f in options.decompositions.items()),
         "keep": options.keep_input_mutations,
         "inference": options.inference,
-        "torch": _plain(ambient_state.process_key({str(t.device) for t in arguments.tensors})),
+        "torch": _plain_call_key(ambient_state.process_key({str(t.device) for t in arguments.tensors})),
         "aot": own_source(),
     }
     text = json.dumps(parts, sort_keys=True)
@@ -142,38 +142,38 @@ def tree_structure(spec: pytree.TreeSpec) -> Data:
     Raises:
         Uncacheable: it has others.
     """
-    return _skeleton(pytree.tree_unflatten(range(spec.num_leaves), spec))
+    return _tree_key(pytree.tree_unflatten(range(spec.num_leaves), spec))
 
 
-def _skeleton(tree: Any) -> Data:
+def _tree_key(tree: Any) -> Data:
     if type(tree) is int:
         return tree
     if type(tree) in (tuple, list):
-        return [type(tree).__name__, *map(_skeleton, tree)]
+        return [type(tree).__name__, *map(_tree_key, tree)]
     if type(tree) is dict and all(type(key) in (str, int) for key in tree):
-        return ["dict", *([key, _skeleton(value)] for key, value in tree.items())]
+        return ["dict", *([key, _tree_key(value)] for key, value in tree.items())]
     if tree is None:
         return None
     raise Uncacheable("containers of another type", type(tree).__qualname__)
 
 
-def _plain(value: Any) -> Data:
+def _plain_call_key(value: Any) -> Data:
     """What the key of a call in this process is made of."""
     if isinstance(value, type):
         if value not in (Tensor, nn.Parameter) and value.__module__ not in ("builtins", "torch"):
             raise Uncacheable("a type of the user's", value)
         return ["type", value.__module__, value.__qualname__]
     if isinstance(value, Geometry) or type(value) is tuple:
-        return ["tuple", *map(_plain, value)]
+        return ["tuple", *map(_plain_call_key, value)]
     return Encoder().constant(value)
 
 
-def _partitioner(partition: Any) -> Data:
+def _partitioner_key(partition: Any) -> Data:
     if type(partition) is functools.partial:
         if partition.args:
             raise Uncacheable("a partitioner of the user's")
         named = [[name, Encoder().constant(value)] for name, value in sorted(partition.keywords.items())]
-        return [_partitioner(partition.func), named]
+        return [_partitioner_key(partition.func), named]
     for one, name in _PARTITIONERS.items():
         if partition is one:
             return name
@@ -200,7 +200,7 @@ class _GraphKey(Encoder):
         if "forward" in vars(module):
             raise Uncacheable("a module of the user's")
         if isinstance(module, fx.GraphModule):
-            return self._graph(module)
+            return self._graph_key(module)
         if not type(module).__module__.startswith("torch.nn.") or not is_library_function(
             type(module).forward
         ):
@@ -210,9 +210,9 @@ class _GraphKey(Encoder):
         places = [self._place(own[w], name) for w in ("_parameters", "_buffers") for name in own[w]]
         inner = module._modules.items()
         children = [[name, child and self.module(child)] for name, child in inner]
-        return ["module", name_of(type(module)), held, places, children]
+        return ["module", library_name_of(type(module)), held, places, children]
 
-    def other(self, value: Any) -> Data:
+    def encode_object(self, value: Any) -> Data:
         if isinstance(value, fx.Node):
             return ["node", self._numbers[value]]
         if isinstance(value, op_queries.OpOverload):
@@ -223,9 +223,9 @@ class _GraphKey(Encoder):
             if type(value).__module__.split(".")[0] != "torch" or value.__name__ not in _HIGHER:
                 raise Uncacheable("an operator that takes functions", value)
             return ["higher", value.__name__]
-        return ["function", target_of(value)]
+        return ["function", library_target_of(value)]
 
-    def _graph(self, module: fx.GraphModule) -> Data:
+    def _graph_key(self, module: fx.GraphModule) -> Data:
         if not fx_graphs.is_graph_only(module):
             raise Uncacheable("a graph module that runs something else than its graph")
         nodes = []
@@ -233,7 +233,7 @@ class _GraphKey(Encoder):
             if node.op == "call_function":
                 target = self.constant(node.target)
             elif node.op == "get_attr":
-                target = self._attribute(module, str(node.target))
+                target = self._attribute_key(module, str(node.target))
             elif node.op == "call_module":
                 target = self.module(module.get_submodule(str(node.target)))
             else:
@@ -245,10 +245,10 @@ class _GraphKey(Encoder):
     def _operator(self, op: op_queries.OpOverload) -> Data:
         name, overload = op._schema.name, op._overloadname
         if op.namespace not in OURS and (name, overload) not in self.sources:
-            self.sources[name, overload] = operator_data(op)
+            self.sources[name, overload] = operator_digest(op)
         return ["op", name, overload]
 
-    def _attribute(self, module: nn.Module, target: str) -> Data:
+    def _attribute_key(self, module: nn.Module, target: str) -> Data:
         *path, name = target.split(".")
         owner: Any = module
         for part in path:

@@ -186,7 +186,7 @@ def _is_pure_builtin(value: Any) -> bool:
     )
 
 
-def _originals() -> frozenset[Any]:
+def _original_torch_functions() -> frozenset[Any]:
     """Functions of torch that may be called, as they were when this was imported."""
     named = (getattr(torch, name, None) for name in _OF_TORCH)
     found = {value for value in named if _is_of_library(value)}
@@ -206,7 +206,7 @@ def _is_of_torch(value: types.FunctionType) -> bool:
     return value.__globals__.get("__name__") in _FUNCTIONALS
 
 
-_ORIGINALS = _originals()
+_ORIGINALS = _original_torch_functions()
 
 
 @functools.cache
@@ -220,7 +220,7 @@ def decorating_mode(function: types.FunctionType) -> tuple[str, Any] | None:
     """What `torch.no_grad()` or the like has decorated, and with which; None if it has not.
 
     Example:
-        >>> under_mode(torch.no_grad()(math.sqrt))
+        >>> decorating_mode(torch.no_grad()(math.sqrt))
         ('no_grad', <built-in function sqrt>)
     """
     if function.__code__ is not _DECORATED:

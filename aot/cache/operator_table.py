@@ -85,7 +85,7 @@ _SHIFTS = ("__lshift__", "__rshift__", "__ilshift__", "__irshift__")
 
 
 @functools.cache
-def computes(op: op_queries.OpOverload) -> bool:
+def is_computing_operator(op: op_queries.OpOverload) -> bool:
     """Whether a graph may call an operator: it reads its arguments and returns tensors, or checks them."""
     operation = classify(op)
     if op.namespace in TORCHS:
@@ -114,7 +114,7 @@ def runs_on_clones(op: op_queries.OpOverload) -> bool:
 @functools.cache
 def is_view_step(op: op_queries.OpOverload) -> bool:
     """Whether the wrapper may take a view by an operator."""
-    return classify(op).kind is OpKind.VIEW and computes(op)
+    return classify(op).kind is OpKind.VIEW and is_computing_operator(op)
 
 
 @functools.cache
@@ -149,7 +149,7 @@ class _Parameter:
 
 
 @functools.cache
-def _parameters(op: op_queries.OpOverload) -> tuple[_Parameter, ...]:
+def _schema_parameters(op: op_queries.OpOverload) -> tuple[_Parameter, ...]:
     return tuple(
         _Parameter(
             argument.name,
@@ -163,7 +163,7 @@ def _parameters(op: op_queries.OpOverload) -> tuple[_Parameter, ...]:
 
 def accepts_arguments(op: op_queries.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an operator's schema takes these arguments; nodes stand for tensors and for whole numbers."""
-    parameters = _parameters(op)
+    parameters = _schema_parameters(op)
     if len(args) > len(parameters):
         return False
     named = 0
@@ -189,7 +189,11 @@ def _named(text: str) -> op_queries.OpOverload | None:
 def has_right_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operators: Names) -> bool:
     """Whether a node's target, or the operator that one of our functions calls, may be called, and so."""
     if isinstance(target, op_queries.OpOverload):
-        known = _is_listed(target, operators) and computes(target) and accepts_arguments(target, args, kwargs)
+        known = (
+            _is_listed(target, operators)
+            and is_computing_operator(target)
+            and accepts_arguments(target, args, kwargs)
+        )
         return known and not _updates_statistics(target, args, kwargs)
     if not args:
         return False
@@ -198,7 +202,7 @@ def has_right_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
         return op in READS_GRAD_MODE and accepts_arguments(op, rest, kwargs)
     if target is call_by_name:
         op = _named(op) if type(op) is str else None
-        return op is not None and computes(op) and accepts_arguments(op, rest, kwargs)
+        return op is not None and is_computing_operator(op) and accepts_arguments(op, rest, kwargs)
     return target is call_on_clones and _is_right_on_clones(op, rest, kwargs, operators)
 
 
@@ -237,14 +241,14 @@ def written_arguments(op: op_queries.OpOverload) -> tuple[int | str, ...]:
 _KEPT_OUT = re.compile(r"^Optional\[(.*)\]$")  # (None is among the results of any graph.)
 
 
-def results_of(node: fx.Node) -> tuple[str, ...] | str:
+def schema_results_of(node: fx.Node) -> tuple[str, ...] | str:
     """What a node gives: the type of its result, as schemas have it, or those of several results."""
     target: Any = node.target
     if node.op != "call_function":
         return "Tensor"
     if target is operator.getitem:
         source, number = node.args
-        given = results_of(source) if isinstance(source, fx.Node) else ()
+        given = schema_results_of(source) if isinstance(source, fx.Node) else ()
         if isinstance(given, str):
             return given.removeprefix("List[").removesuffix("]")
         return given[number] if isinstance(number, int) and 0 <= number < len(given) else ()
@@ -273,13 +277,13 @@ def _is_one(value: Any) -> bool:
     """Whether it is a node with one result."""
     if not isinstance(value, fx.Node):
         return False
-    given = results_of(value)
+    given = schema_results_of(value)
     return isinstance(given, str) and not given.startswith("List")
 
 
 def _is_tensor(value: Any) -> bool:
     if isinstance(value, fx.Node):
-        return results_of(value) == "Tensor"
+        return schema_results_of(value) == "Tensor"
     return _is_number(value) or value is TENSOR  # (A number stands for a tensor of it.)
 
 
@@ -315,12 +319,12 @@ def _optional(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or kind(value)
 
 
-def _list_of(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _schema_list_of(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def is_list(value: Any) -> bool:
         if isinstance(value, (list, tuple)):
             return all(map(kind, value))
         if kind is _is_tensor:
-            return isinstance(value, fx.Node) and results_of(value) == "List[Tensor]"
+            return isinstance(value, fx.Node) and schema_results_of(value) == "List[Tensor]"
         return kind(value)  # one stands for several that are alike
 
     return is_list
@@ -338,8 +342,8 @@ _PLAIN: Mapping[str, Callable[[Any], bool]] = {
 _KINDS: Mapping[str, Callable[[Any], bool]] = {
     **_PLAIN,
     **{f"Optional[{name}]": _optional(kind) for name, kind in _PLAIN.items()},
-    **{f"List[{name}]": _list_of(kind) for name, kind in _PLAIN.items()},
-    **{f"Optional[List[{name}]]": _optional(_list_of(kind)) for name, kind in _PLAIN.items()},
-    "List[Optional[Tensor]]": _list_of(_optional(_is_tensor)),
+    **{f"List[{name}]": _schema_list_of(kind) for name, kind in _PLAIN.items()},
+    **{f"Optional[List[{name}]]": _optional(_schema_list_of(kind)) for name, kind in _PLAIN.items()},
+    "List[Optional[Tensor]]": _schema_list_of(_optional(_is_tensor)),
     "Optional[Generator]": _is_nothing,
 }

@@ -52,7 +52,7 @@ def folder_opened(path: Path) -> Iterator[int]:
     """
     folder = os.open(path, _PLAIN | os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _check_owner(os.fstat(folder), str(path))
+        _check_private_file_owner(os.fstat(folder), str(path))
         for parent in {*path.absolute().parents, *path.resolve().parents}:
             known = os.stat(parent).st_mode
             if known & stat.S_IWOTH and not known & stat.S_ISVTX:
@@ -64,7 +64,7 @@ def folder_opened(path: Path) -> Iterator[int]:
         os.close(folder)
 
 
-def read(folder: int, name: str, limit: int) -> bytes:
+def read_private_file(folder: int, name: str, limit: int) -> bytes:
     """A file in a folder.
 
     Args:
@@ -82,11 +82,11 @@ def read(folder: int, name: str, limit: int) -> bytes:
         except OSError as error:  # a link or a socket, or one that its owner may not read
             raise Unusable(f"{name} cannot be opened as a file ({error.strerror})", "remove it") from None
         stack.callback(os.close, file)
-        return read_opened(file, name, limit)
+        return read_opened_private_file(file, name, limit)
 
 
-def read_opened(file: int, name: str, limit: int) -> bytes:
-    """What is in a file that has been opened, as `read`."""
+def read_opened_private_file(file: int, name: str, limit: int) -> bytes:
+    """What is in a file that has been opened, as `read_private_file`."""
     _check_file(os.fstat(file), name)
     content = bytearray()
     while len(content) <= limit:
@@ -103,7 +103,7 @@ def touch(folder: int, name: str) -> None:
         os.utime(name, dir_fd=folder, follow_symlinks=False)
 
 
-def append(folder: int, name: str, content: bytes) -> int:
+def append_to_private_file(folder: int, name: str, content: bytes) -> int:
     """Add to a file, and make it if there is none; how large it is then.
 
     Raises:
@@ -146,10 +146,10 @@ def remove(folder: int, name: str) -> bool:
 def _check_file(known: os.stat_result, name: str) -> None:
     if not stat.S_ISREG(known.st_mode):
         raise Unusable(f"{name} is no regular file", "remove it")
-    _check_owner(known, name)
+    _check_private_file_owner(known, name)
 
 
-def _check_owner(known: os.stat_result, name: str) -> None:
+def _check_private_file_owner(known: os.stat_result, name: str) -> None:
     if known.st_uid != os.geteuid():
         raise Unusable(
             f"{name} belongs to user {known.st_uid}, and this is a process of user {os.geteuid()}",

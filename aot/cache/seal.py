@@ -31,7 +31,7 @@ def key_file() -> Path:
     return Path(state) / "aotfuzz" / "cache-key"
 
 
-def secret() -> bytes:
+def seal_secret() -> bytes:
     """The user's secret, made when it is first asked for.
 
     Raises:
@@ -40,10 +40,10 @@ def secret() -> bytes:
     path = key_file()
     advice = f"let {VARIABLE} name a file that only you can read"
     try:
-        known = _read(path)
+        known = _read_secret(path)
         if known is None:
-            _make(path)
-            known = _read(path)
+            _make_secret(path)
+            known = _read_secret(path)
     except (OSError, RuntimeError) as error:  # (There may be no home.)
         raise Unusable(f"its key cannot be kept in {path} ({error})", advice) from None
     if known is None:
@@ -56,7 +56,7 @@ def seal(key: bytes, name: str, content: bytes) -> bytes:
     return hmac.new(key, name.encode() + b"\0" + content, hashlib.sha256).hexdigest().encode()
 
 
-def _read(path: Path) -> bytes | None:
+def _read_secret(path: Path) -> bytes | None:
     """The secret in a file, or at the end of a link, as it may be mounted; None where there is none."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -78,7 +78,7 @@ def _read(path: Path) -> bytes | None:
     raise Unusable(f"{path} holds no key", f"rm {path}")
 
 
-def _make(path: Path) -> None:
+def _make_secret(path: Path) -> None:
     """Put a new secret into a file, unless another process does so first."""
     make_folder(path.parent)
     begun = path.with_name(f".{path.name}-{secrets.token_hex(8)}")

@@ -21,7 +21,15 @@ import numpy
 import torch
 
 from aot.cache import library_purity
-from aot.cache.bytecode_interpreter import CALLS, CHANGES, CODE, OBJECTS, SETS, reads_of_function, title
+from aot.cache.bytecode_interpreter import (
+    CALLS,
+    CHANGES,
+    CODE,
+    OBJECTS,
+    SETS,
+    object_title,
+    reads_of_function,
+)
 from aot.cache.codec import Data, Encoder, Uncacheable
 from aot.guards.bytecode import is_library
 from aot.torch_internals import higher_order_ops, op_queries
@@ -50,14 +58,14 @@ def own_source() -> str:
     return digest.hexdigest()
 
 
-def name_of(value: Any) -> str:
+def library_name_of(value: Any) -> str:
     """Where torch, or a library that graphs may name, has a function or a type.
 
     Raises:
         Uncacheable: none has it there.
 
     Example:
-        >>> name_of(torch.nn.functional.relu)
+        >>> library_name_of(torch.nn.functional.relu)
         'torch.nn.functional.relu'
     """
     name = getattr(value, "__name__", "")
@@ -75,13 +83,13 @@ def name_of(value: Any) -> str:
     raise Uncacheable("a function or an object of the user's", f"{module}.{name}" if name else type(value))
 
 
-def target_of(value: Any) -> str:
-    """The name of a function that a graph calls; see `name_of`.
+def library_target_of(value: Any) -> str:
+    """The name of a function that a graph calls; see `library_name_of`.
 
     Raises:
         Uncacheable: it has none, or what it returns does not follow from its arguments.
     """
-    name = name_of(value)
+    name = library_name_of(value)
     module, _, own = name.rpartition(".")
     if not library_purity.is_pure(value) and (
         (module == "builtins" and value is not getattr)
@@ -109,7 +117,7 @@ def is_library_function(value: Any) -> bool:
     return type(value) is not types.FunctionType or is_library(value.__globals__.get("__name__"))
 
 
-def operator_data(op: op_queries.OpOverload) -> Data:
+def operator_digest(op: op_queries.OpOverload) -> Data:
     """A custom operator: its schema, and the Python that a trace runs for it. (Its kernels run at each call.)
 
     Raises:
@@ -123,7 +131,7 @@ def operator_data(op: op_queries.OpOverload) -> Data:
     objects = _Objects(definition, op, op.overloadpacket)
     ours = _is_of_torch(definition._init_fn)
     behind = [
-        [name, ["torch", title(value)] if ours and _is_of_torch(value) else objects.data(value)]
+        [name, ["torch", object_title(value)] if ours and _is_of_torch(value) else objects.data(value)]
         for name, value in sorted(parts.items())
     ]
     objects.see_attributes()
@@ -205,15 +213,15 @@ class _Objects:
         if library_purity.is_pure(value):
             if not library_purity.is_value(value):
                 self._own |= getattr(value, "__dict__", {}).keys()
-            return ["library", *_named(value)]
+            return ["library", *_library_object_digest(value)]
         decorated = library_purity.decorating_mode(value) if kind is types.FunctionType else None
         if decorated is not None:
             return ["under", decorated[0], self.data(decorated[1])]
         if kind is types.FunctionType and not is_library(value.__globals__.get("__name__")):
-            return self._function(value)
-        raise Uncacheable(CALLS if callable(value) else OBJECTS, title(value))
+            return self._function_digest(value)
+        raise Uncacheable(CALLS if callable(value) else OBJECTS, object_title(value))
 
-    def contained(self, value: Any) -> Data:
+    def container_digest(self, value: Any) -> Data:
         """A container, of which the entries are such objects.
 
         Raises:
@@ -226,7 +234,7 @@ class _Objects:
         entries = list(map(self.data, value))
         return [type(value).__name__, *(sorted(entries, key=repr) if type(value) in SETS else entries)]
 
-    def _function(self, function: types.FunctionType) -> Data:
+    def _function_digest(self, function: types.FunctionType) -> Data:
         number = self._numbers.get(id(function))
         if number is None:
             number = self._numbers[id(function)] = len(self._numbers)
@@ -242,14 +250,14 @@ class _Objects:
         return ["function", number]
 
 
-def _named(value: Any) -> list[Data]:
+def _library_object_digest(value: Any) -> list[Data]:
     """A function or a type of a library, and what it depends on besides its arguments."""
     if isinstance(value, numpy.ufunc):
         errors = numpy.geterr()
         if not {"call", "log", "print"}.isdisjoint(errors.values()):
             raise Uncacheable(CALLS, "what numpy does where it errs")
         return [value.__name__, sorted(errors.items())]
-    return [str(value) if isinstance(value, op_queries.OpOverload) else title(value)]
+    return [str(value) if isinstance(value, op_queries.OpOverload) else object_title(value)]
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -261,17 +269,17 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _code(code: types.CodeType) -> Data:
-    constants = [_constant(one) for one in code.co_consts if not isinstance(one, types.CodeType)]
+    constants = [_code_constant_digest(one) for one in code.co_consts if not isinstance(one, types.CodeType)]
     numbers = [code.co_flags, code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount]
     names = [list(some) for some in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)]
     return [code.co_code.hex(), code.co_exceptiontable.hex(), numbers, names, constants]
 
 
-def _constant(value: Any) -> Data:
+def _code_constant_digest(value: Any) -> Data:
     """A constant of code."""
     if type(value) is bytes:
         return ["bytes", value.hex()]
     if type(value) in (tuple, frozenset):
-        entries = [_constant(one) for one in value]
+        entries = [_code_constant_digest(one) for one in value]
         return [type(value).__name__, *(sorted(entries, key=repr) if type(value) is frozenset else entries)]
     return Encoder().constant(value)

@@ -80,9 +80,9 @@ class Store:
         name = f"{key}{_SUFFIX}"
         try:
             with private_files.folder_opened(self.path) as folder:
-                secret = seal.secret()
+                secret = seal.seal_secret()
                 try:
-                    raw = private_files.read(folder, name, LARGEST)
+                    raw = private_files.read_private_file(folder, name, LARGEST)
                 except Unusable as error:
                     self.drop(key, error)
                     return None
@@ -106,9 +106,9 @@ class Store:
         try:
             private_files.make_folder(self.path)
             with private_files.folder_opened(self.path) as folder:
-                sealed = _HEAD + seal.seal(seal.secret(), key, content) + b"\n" + content
+                sealed = _HEAD + seal.seal(seal.seal_secret(), key, content) + b"\n" + content
                 private_files.replace_file(folder, f"{key}{_SUFFIX}", sealed)
-                self._make_room(folder)
+                self._evict_entries(folder)
         except (OSError, Unusable) as error:
             self._tell("write to", error)
             return False
@@ -127,9 +127,12 @@ class Store:
         try:
             private_files.make_folder(self.path)
             with private_files.folder_opened(self.path) as folder:
-                if private_files.append(folder, _EVENTS, f"1 {event}\n".encode()) > _EVENTS_LIMIT:
+                if (
+                    private_files.append_to_private_file(folder, _EVENTS, f"1 {event}\n".encode())
+                    > _EVENTS_LIMIT
+                ):
                     # (What others add meanwhile is lost.)
-                    lines = "".join(f"{count} {what}\n" for what, count in _events(folder).items())
+                    lines = "".join(f"{count} {what}\n" for what, count in _stored_events(folder).items())
                     private_files.replace_file(folder, _EVENTS, lines.encode())
         except (OSError, Unusable) as error:
             self._tell("write to", error)
@@ -141,9 +144,9 @@ class Store:
         unusable = ""
         try:
             with private_files.folder_opened(self.path) as folder:
-                sizes = [size for _, size, _ in _entries(folder)]
-                events = _events(folder)
-                seal.secret()
+                sizes = [size for _, size, _ in _stored_entries(folder)]
+                events = _stored_events(folder)
+                seal.seal_secret()
         except FileNotFoundError:
             pass
         except (OSError, Unusable) as error:
@@ -165,7 +168,7 @@ class Store:
         gone = 0
         try:
             with private_files.folder_opened(self.path) as folder:
-                gone = sum(private_files.remove(folder, name) for name, _, _ in list(_entries(folder)))
+                gone = sum(private_files.remove(folder, name) for name, _, _ in list(_stored_entries(folder)))
                 private_files.remove(folder, _EVENTS)
                 _remove_abandoned(folder, 0)
         except FileNotFoundError:
@@ -174,8 +177,8 @@ class Store:
             self._tell("clear", error)
         return gone
 
-    def _make_room(self, folder: int) -> None:
-        entries = sorted(_entries(folder), key=lambda entry: entry[2])
+    def _evict_entries(self, folder: int) -> None:
+        entries = sorted(_stored_entries(folder), key=lambda entry: entry[2])
         excess = sum(size for _, size, _ in entries) - self.limit
         if excess > 0:
             excess += self.limit // 10  # so that not each write has to
@@ -195,7 +198,7 @@ class Store:
             warnings.warn(f"cannot {what} the cache in {self.path}: {error}", CacheWarning, stacklevel=2)
 
 
-def _entries(folder: int) -> Iterator[tuple[str, int, float]]:
+def _stored_entries(folder: int) -> Iterator[tuple[str, int, float]]:
     """The files, their sizes, and when they were last read."""
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         for file in found:
@@ -214,11 +217,13 @@ def _remove_abandoned(folder: int, seconds: float) -> None:
                         private_files.remove(folder, file.name)
 
 
-def _events(folder: int) -> Counter[str]:
+def _stored_events(folder: int) -> Counter[str]:
     found: Counter[str] = Counter()
     with contextlib.suppress(OSError, Unusable):
         for line in (
-            private_files.read(folder, _EVENTS, 4 * _EVENTS_LIMIT).decode(errors="replace").splitlines()
+            private_files.read_private_file(folder, _EVENTS, 4 * _EVENTS_LIMIT)
+            .decode(errors="replace")
+            .splitlines()
         ):
             count, _, what = line.partition(" ")
             if count.isdecimal() and len(count) < 16 and what.isprintable():

@@ -80,10 +80,10 @@ def check_lowered(blueprint: Lowered) -> None:
     plan = blueprint.plan
     if not len(blueprint.backwards) == len(blueprint.again) == len(plan.parts):
         raise Corrupt("parts of several compiles")
-    _check_whole(plan, blueprint.forward)
-    _check_numbers(plan)
+    _check_lowered_whole(plan, blueprint.forward)
+    _check_number_ranges(plan)
     for part in plan.parts:
-        _check_segment(part.segment, part.own, len(part.saved), plan)
+        _check_segment_numbers(part.segment, part.own, len(part.saved), plan)
     for backward, part in zip(blueprint.backwards, plan.parts, strict=True):
         wanted = len(part.saved) + len(part.segment.tangents), part.segment.results
         if backward is not None and _shape(backward) != wanted:
@@ -100,7 +100,7 @@ def check_lowered(blueprint: Lowered) -> None:
         raise Corrupt("a tree of other results")
 
 
-def _check_whole(plan: Plan, forward: fx.GraphModule) -> None:
+def _check_lowered_whole(plan: Plan, forward: fx.GraphModule) -> None:
     results = len(plan.returned) + len(plan.generators) + plan.saved
     if _shape(forward) != (len(plan.inputs), results):
         raise Corrupt("a plan for another graph")
@@ -133,7 +133,7 @@ def _copies(module: fx.GraphModule) -> Sequence[int]:
     return [inputs[node.args[0]] for node in copies]
 
 
-def _check_numbers(plan: Plan) -> None:
+def _check_number_ranges(plan: Plan) -> None:
     known: Mapping[str, Collection[int]] = {
         "tensor": range(plan.tensors),
         "value": range(len(plan.values)),
@@ -188,7 +188,7 @@ def _ints(value: Any) -> Iterable[int]:
     return [number for one in value for number in _ints(one)]
 
 
-def _check_segment(segment: Segment, own: tuple[SelfSaved, ...], saved: int, plan: Plan) -> None:
+def _check_segment_numbers(segment: Segment, own: tuple[SelfSaved, ...], saved: int, plan: Plan) -> None:
     entrances = range(len(segment.cotangent_inputs))
     everything = 1 << len(segment.tangents)
     results = [number for gradient in segment.gradients for number in gradient.results]
@@ -226,7 +226,7 @@ def _is_plain(layout: GradientLayout | None) -> bool:
 
 
 def _is_one(value: object) -> bool:
-    return isinstance(value, fx.Node) and table.results_of(value) in ("Tensor", "int")
+    return isinstance(value, fx.Node) and table.schema_results_of(value) in ("Tensor", "int")
 
 
 def _shape(module: fx.GraphModule) -> tuple[int, int]:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from aot.capture.recorder.autocast_cache import Candidate, CastsDiffer, CastUse
-from aot.specialize.call import Arguments, analyze_arguments, key_without_sizes
-from aot.specialize.inline_cache import compile_test
+from aot.specialize.call import Arguments, analyze_arguments, call_key_without_sizes
+from aot.specialize.inline_cache import compile_inline_test
 from aot.tensors.symbolic_sizes import StaticSizes
 from aot.torch_internals import autocast_state, dynamo_api, leaf_casts
 
@@ -151,7 +151,7 @@ class CallCasts:
         # (Wrapper subclasses come after the plain tensors, and so after the casts.)
         shift = len(casting.candidates)
         self._absent = [number if number < self._at else number - shift for number, _ in use.made]
-        self._fits = _fitting(used, symbolic)
+        self._fits = _are_fitting_casts(used, symbolic)
 
     def of(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...] | None:
         """The casts for the tensors of a call; None where what autocast keeps is of another kind."""
@@ -191,13 +191,13 @@ class CallCasts:
         return calling
 
 
-def _fitting(casts: Sequence[Tensor], symbolic: bool) -> Callable[..., bool]:
+def _are_fitting_casts(casts: Sequence[Tensor], symbolic: bool) -> Callable[..., bool]:
     """Whether others are of the same kind; with symbols for sizes, `ShapeGuards` tells of these."""
     if not casts:
         return lambda: True
     arguments = analyze_arguments(casts)
     key = _key(arguments, symbolic)
-    test = None if symbolic else compile_test(arguments)
+    test = None if symbolic else compile_inline_test(arguments)
 
     def fits(*others: Tensor) -> bool:
         if test is not None and test(*others) is not None:
@@ -208,4 +208,4 @@ def _fitting(casts: Sequence[Tensor], symbolic: bool) -> Callable[..., bool]:
 
 
 def _key(arguments: Arguments, symbolic: bool) -> tuple[object, ...]:
-    return key_without_sizes(arguments, (), ()) if symbolic else arguments.key
+    return call_key_without_sizes(arguments, (), ()) if symbolic else arguments.key

@@ -83,7 +83,7 @@ def make_graph_inputs(recorder: Recorder, arguments: Arguments, primals: list[Pr
         primals.append(Primal(node, position, tensor.dtype, where.is_lazy))
         state.enter(recorder.lifetimes.track(fake), where, node)
         recorder.journal.watch_data_assignment(fake)
-        state.make_span_input = _stretch(recorder, position, tensor, primals)
+        state.make_span_input = _input_stretch(recorder, position, tensor, primals)
         if fake.requires_grad != tensor.requires_grad or fake.is_leaf != tensor.is_leaf:
             raise errors.UnsupportedArgument(
                 f"tensor {position} stands in a relation to its base that cannot be modelled "
@@ -149,7 +149,7 @@ def _held_gradient(recorder: Recorder, tensor: Tensor, fake: Tensor) -> Tensor |
     return fake.grad
 
 
-def _stretch(recorder: Recorder, position: int, tensor: Tensor, primals: list[Primal]) -> Any:
+def _input_stretch(recorder: Recorder, position: int, tensor: Tensor, primals: list[Primal]) -> Any:
     # The trace outlives the call, so it must not hold the tensor itself.
     own, device, lazy = tensor.dtype, tensor.device, tensor.is_conj() or tensor.is_neg()
 

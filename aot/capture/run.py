@@ -19,7 +19,7 @@ import aot.capture.control_flow.higher_order  # noqa: F401  (what operators that
 from aot import errors
 from aot.capture.inputs import FakeInputs, make_graph_inputs
 from aot.capture.intercept.inner_gradients import check_outer_graph
-from aot.capture.intercept.patches import registrations_reported
+from aot.capture.intercept.patches import hook_patch_reporting
 from aot.capture.memory.storage import Storage
 from aot.capture.recorder.autocast_cache import Candidate, CastCache, CastsDiffer, CastUse
 from aot.capture.recorder.escapes import EscapeCheck
@@ -27,7 +27,12 @@ from aot.capture.recorder.recorder import Recorder
 from aot.capture.subclass_inputs import FakeSubclassInput
 from aot.capture.trace_result import Primal
 from aot.guards.dynamic_code import dynamic_code_refused
-from aot.guards.process_settings import DISPATCH_MODES, changed_settings, read_settings, write_settings
+from aot.guards.process_settings import (
+    DISPATCH_MODES,
+    changed_settings,
+    read_settings,
+    restore_process_settings,
+)
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import check_base_relations, check_view_histories
 from aot.tensors.subclasses import (
@@ -35,7 +40,7 @@ from aot.tensors.subclasses import (
     SubclassCreationMeta,
     flatten_subclass,
     is_wrapper,
-    key_of_context,
+    subclass_context_key,
     unflatten_subclass,
 )
 from aot.tensors.symbolic_sizes import SYMBOLIC, SymbolicSizes
@@ -134,14 +139,14 @@ def trace_function(
 
     def differentiating(given: Sequence[Any]) -> None:
         differentiated.update(numbers[id(t)] for t in given if id(t) in numbers)
-        cast_cache.differentiating(differentiated)
+        cast_cache.note_differentiated_casts(differentiated)
         check_outer_graph(arguments.tensors_and_subclasses, differentiated)
 
     try:
-        with errors.recording_refusals(), recorder.draws.traced():
+        with errors.recording_refusals(), recorder.draws.draws_traced():
             with (
-                registrations_reported(
-                    recorder.hooks.watch,
+                hook_patch_reporting(
+                    recorder.hooks.wrap_hook,
                     lambda _, hook: recorder.hooks.watch_node(hook),
                     differentiating,
                     views,
@@ -151,19 +156,19 @@ def trace_function(
                 dynamic_code_refused(),
                 _inference_mode(inference, grad),
             ):
-                with recorder.threads.watched(lambda: _values(primals, arguments.tensors)):
+                with recorder.threads.other_threads_watched(lambda: _values(primals, arguments.tensors)):
                     settings = read_settings()
-                    cast_cache.begin()
+                    cast_cache.fill_cast_cache()
                     try:
                         result = function(leaves)
                     except BaseException as error:
                         mode_stacks.set_dispatch_modes(settings[DISPATCH_MODES])
                         _leave_modes(error)
-                        cast_cache.check()
+                        cast_cache.check_cached_casts()
                         raise
                     finally:
                         recorder.casts = None  # which knows the arguments, and the trace may live on
-                    _check_settings(settings)
+                    _check_settings_after_run(settings)
                     casts = cast_cache.end()
                 nodes = autograd_graph.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
@@ -177,7 +182,7 @@ def trace_function(
             f"({str(error).splitlines()[0]}); compute it outside"
         ) from error
     except RuntimeError as error:
-        refusal = _refusal(error)
+        refusal = _refusal_of_run(error)
         if refusal is None:
             raise
         raise refusal from error
@@ -196,7 +201,7 @@ def trace_function(
         if is_wrapper(value):
             wrapped[position], flat[position] = value, None
         else:
-            _check_output(recorder, position, value)
+            _check_output_of_run(recorder, position, value)
     for position, (fake, before) in enumerate(zip(given, attributes, strict=True)):
         check_attributes(f"argument {position} (counting tensors)", fake, before)
     for position, value in enumerate(flat):
@@ -210,9 +215,9 @@ def trace_function(
                 )
     visible = len(flat)
     made = _flatten_subclass_outputs(recorder, entry, wrapped, flat)
-    replaced = _replaced(recorder, entry, flat)
+    replaced = _replaced_subclass_parts(recorder, entry, flat)
     recorder.results = tuple(value for value in flat if isinstance(value, Tensor))
-    recorder.parts.check_returned(recorder.results)
+    recorder.parts.check_returned_leaf_views(recorder.results)
     return Traced(
         recorder,
         entry,
@@ -230,7 +235,7 @@ def trace_function(
     )
 
 
-def _refusal(error: RuntimeError) -> errors.Unsupported | None:
+def _refusal_of_run(error: RuntimeError) -> errors.Unsupported | None:
     """What is said instead of an error that a trace has made torch raise; None where eager raises it."""
     said = str(error).splitlines()[0] if str(error) else ""
     if plain_fakes.is_missing_memory_error(error):
@@ -250,7 +255,7 @@ def _refusal(error: RuntimeError) -> errors.Unsupported | None:
     return None
 
 
-def _check_settings(before: Sequence[Any]) -> None:
+def _check_settings_after_run(before: Sequence[Any]) -> None:
     """Refuse a function that leaves a setting otherwise than it was, and put it back.
 
     Raises:
@@ -258,7 +263,7 @@ def _check_settings(before: Sequence[Any]) -> None:
     """
     changed = [setting for setting in changed_settings(before) if not setting.followed]
     if changed:
-        write_settings(before)
+        restore_process_settings(before)
         names = " and ".join(setting.name for setting in changed)
         raise errors.UnsupportedOperation(f"the function leaves {names} changed behind; change that outside")
 
@@ -284,13 +289,13 @@ def _flatten_subclass_outputs(
             meta, plain = flatten_subclass(root)
             first = len(flat)
             for part in plain:
-                _check_output(recorder, position, part)
+                _check_output_of_run(recorder, position, part)
             flat.extend(plain)
             made[id(root)] = root, meta.moved(lambda i, first=first: first + i)  # type: ignore[misc]
     return tuple(made.values())
 
 
-def _replaced(
+def _replaced_subclass_parts(
     recorder: Recorder, entry: FakeInputs, flat: list[Any]
 ) -> tuple[tuple[int, tuple[str, ...], int], ...]:
     """What wrapper subclasses among the arguments are made of now, where that is something else; it is
@@ -315,15 +320,15 @@ def _replaced(
                 f"the function changes the shape or strides of an argument of type {type(fake).__name__} "
                 f"that requires grad and is a view, or a leaf; make a new tensor instead"
             )
-        before = _expected(recorder, wrapper, entry.fakes)
-        for path, one in _other_parts(recorder, wrapper, before, fake, entry.fakes):
-            _check_output(recorder, len(flat), one)
+        before = _expected_subclass_meta(recorder, wrapper, entry.fakes)
+        for path, one in _other_subclass_parts(recorder, wrapper, before, fake, entry.fakes):
+            _check_output_of_run(recorder, len(flat), one)
             found.append((len(entry.fakes) + i, path, len(flat)))
             flat.append(one)
     return tuple(found)
 
 
-def _expected(
+def _expected_subclass_meta(
     recorder: Recorder, wrapper: FakeSubclassInput, fakes: Sequence[Tensor]
 ) -> SubclassCreationMeta:
     """How a wrapper subclass among the arguments is made, if nothing but its place in autograd has changed:
@@ -335,7 +340,7 @@ def _expected(
     return replace(wrapper.meta, context=like.__tensor_flatten__()[1])
 
 
-def _other_parts(
+def _other_subclass_parts(
     recorder: Recorder,
     wrapper: FakeSubclassInput,
     before: SubclassCreationMeta,
@@ -350,7 +355,7 @@ def _other_parts(
     """
     meta, _ = flatten_subclass(now)
     same = [name for name, _ in meta.parts] == [name for name, _ in before.parts]
-    contexts = [key_of_context((one.context, one.opaque), meta.kind) for one in (before, meta)]
+    contexts = [subclass_context_key((one.context, one.opaque), meta.kind) for one in (before, meta)]
     if not same or contexts[0] != contexts[1]:
         raise errors.SubclassMutation(
             f"the function changes what __tensor_flatten__ says of an argument of type "
@@ -366,7 +371,7 @@ def _other_parts(
                     f"{meta.kind.__name__} is made of, and that is a {part.kind.__name__} itself; make a new "
                     f"tensor instead"
                 )
-            yield from _other_parts(recorder, wrapper, part, one, fakes, (*to, name))
+            yield from _other_subclass_parts(recorder, wrapper, part, one, fakes, (*to, name))
         elif not isinstance(part, SubclassCreationMeta) and not is_wrapper(one):
             if isinstance(part, PlainTensorMeta) and one is not fakes[part.position]:
                 yield (*to, name), one
@@ -395,7 +400,7 @@ def _inference_mode(inference: bool, grad: bool) -> Iterator[None]:
         yield
 
 
-def _check_output(recorder: Recorder, position: int, value: Any) -> None:
+def _check_output_of_run(recorder: Recorder, position: int, value: Any) -> None:
     what = f"output {position} (counting the leaves of the output tree)"
     if isinstance(value, Tensor):
         if value.layout is not torch.strided:

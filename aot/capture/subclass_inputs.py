@@ -22,11 +22,11 @@ from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
 from aot.tensors.subclasses import (
     SubclassCreationMeta,
+    all_inner_tensors,
     flatten_subclass,
     inner_wrappers,
     is_wrapper,
-    key_of_meta,
-    parts_of,
+    subclass_meta_key,
     unflatten_subclass,
 )
 from aot.torch_internals import autograd_state, dispatcher, plain_fakes, tensor_impl
@@ -96,14 +96,14 @@ def make_subclass_inputs(
         if view is not None:
             made[id(real)] = view
             linked.add(i)
-    bases.part_from_views()
+    bases.part_bases_from_views()
     recorder.wrapper_views.clear()  # what has been done so far is none of the function's
     families = base_groups(wrappers)
     entries = tuple(
-        _enter(recorder, real, made[id(real)], meta, family, i in linked)
+        _enter_subclass_input(recorder, real, made[id(real)], meta, family, i in linked)
         for i, (real, meta, family) in enumerate(zip(wrappers, metas, families, strict=True))
     )
-    recorder.wrapper_views.relate([(entry.fake, entry.base_group) for entry in entries])
+    recorder.wrapper_views.note_subclass_bases([(entry.fake, entry.base_group) for entry in entries])
     for i, entry in enumerate(entries):
         for path, one in (((), entry.fake), *entry.inner.items()):
             recorder.wrapper_views.entered.setdefault(tensor_impl.storage_key(one), (i, path))
@@ -154,7 +154,7 @@ class _Bases:
         since = real.requires_grad and real.is_leaf
         grad = not since and how not in ("NO_GRAD_MODE", "INFERENCE_MODE")
         with self._recorder, dispatcher.trace_kernels_on(), torch.set_grad_enabled(grad):
-            view = _replay(real, fake, stands, self._known)
+            view = _replay_subclass_view(real, fake, stands, self._known)
         if view is not None:
             autograd_state.copy_creation_meta(real, view)
             if itself:
@@ -167,9 +167,9 @@ class _Bases:
         if self._recorder.symbols is not None or not _memory_of(base) >= _memory_of(view):
             return None  # (In other memory it may be made by talking to other processes.)
         known = self._arguments.get(id(base), self.hidden.get(id(base)))
-        return self._hide(base) if known is None else known
+        return self._hidden_subclass_base(base) if known is None else known
 
-    def _hide(self, base: Tensor) -> Tensor | None:
+    def _hidden_subclass_base(self, base: Tensor) -> Tensor | None:
         """What stands for a base that is no argument; None where it is made of other memory than these."""
         meta, parts = flatten_subclass(base)
         fakes = []
@@ -190,7 +190,7 @@ class _Bases:
         self.hidden[id(base)] = self._recorder.lifetimes.track(stands)
         return stands
 
-    def part_from_views(self) -> None:
+    def part_bases_from_views(self) -> None:
         """Give each an edge of its own. The views hold the one that it had until here, so that the gradient
         through a view and the gradient through its base can be told apart."""
         for fake, is_leaf in self._with_grad.values():
@@ -204,20 +204,26 @@ def _memory_of(wrapper: Tensor) -> set[int]:
     return {tensor_impl.storage_key(part) for part in flatten_subclass(wrapper)[1]}
 
 
-def _replay(real: Tensor, fake: Tensor, base: Tensor, known: Mapping[int, Tensor]) -> Tensor | None:
+def _replay_subclass_view(
+    real: Tensor, fake: Tensor, base: Tensor, known: Mapping[int, Tensor]
+) -> Tensor | None:
     """A view of `base`, by the operations that made `real` one of its own base, that is made of what `fake`
     is made of; None where it would be another one than that."""
     try:
         view: Tensor = autograd_state.call_view_func(real, base, lambda tensor: known.get(id(tensor), tensor))
-        for way, part in parts_of(fake):
+        for way, part in all_inner_tensors(fake):
             if len(way) == 1:
                 setattr(view, way[0], part)
     except (AttributeError, errors.Unsupported):  # (It keeps them elsewhere, or its code reads values.)
         return None
-    return view if key_of_meta(flatten_subclass(view)[0]) == key_of_meta(flatten_subclass(fake)[0]) else None
+    return (
+        view
+        if subclass_meta_key(flatten_subclass(view)[0]) == subclass_meta_key(flatten_subclass(fake)[0])
+        else None
+    )
 
 
-def _enter(
+def _enter_subclass_input(
     recorder: Recorder,
     real: Tensor,
     fake: Tensor,
@@ -241,7 +247,7 @@ def _enter(
         meta=meta,
         edge=edge_of(fake),
         version=fake._version,
-        grad=_held_gradient(recorder, real, fake),
+        grad=_held_subclass_gradient(recorder, real, fake),
         is_view=real._is_view(),
         is_leaf=real.is_leaf,
         is_linked=is_linked,
@@ -251,7 +257,7 @@ def _enter(
     )
 
 
-def _held_gradient(recorder: Recorder, real: Tensor, fake: Tensor) -> Tensor | None:
+def _held_subclass_gradient(recorder: Recorder, real: Tensor, fake: Tensor) -> Tensor | None:
     """What the function finds in ``.grad``: something, where the real leaf holds something."""
     if not real.is_leaf or real.grad is None:
         return None

@@ -46,7 +46,7 @@ def render(compiled: CompiledFunction) -> str:
     """
     name = escape(compiled.__name__)
     made = compiled.specializations
-    sections = "".join(_section(number, one) for number, one in enumerate(made, 1))
+    sections = "".join(_html_section(number, one) for number, one in enumerate(made, 1))
     if not made:
         sections = "<p>Not compiled yet; it is compiled when it is called.</p>"
     return (
@@ -57,7 +57,7 @@ def render(compiled: CompiledFunction) -> str:
     )
 
 
-def _section(number: int, one: Specialization) -> str:
+def _html_section(number: int, one: Specialization) -> str:
     parts = [f"<h2>Specialization {number}</h2>\n"]
     if one.why:
         parts.append(f"<p>Compiled because {escape(one.why)}.</p>\n")
@@ -65,13 +65,13 @@ def _section(number: int, one: Specialization) -> str:
         parts.append(_text("Answers sizes of which", "\n".join(one.sizes.tests)))
     guards = "\n".join(guard.path for guard in one.guards.guards) or "nothing"
     parts.append(_text("Metadata: what a call does", str(one.metadata), shown=True))
-    parts.append(_folded("Graphs", _legend() + _block(list(_joint(one))), shown=True))
+    parts.append(_folded("Graphs", _legend() + _block(list(_joint_graph_html(one))), shown=True))
     parts.append(_text("Wrapper: what a call runs", one.wrapper.strip(), shown=True))
     parts.append(_text("Guards: what it reads besides its arguments, and is compared at each call", guards))
     return "".join(parts)
 
 
-def _joint(one: Specialization) -> Iterator[str]:
+def _joint_graph_html(one: Specialization) -> Iterator[str]:
     """The lines of the graphs, forward and then backward, with their colours."""
     backward = [node for module in one.backwards for node in module.graph.nodes]
     taken = {n.name for n in backward if n.op == "placeholder" and not is_tangent(n)}
@@ -88,22 +88,22 @@ def _joint(one: Specialization) -> Iterator[str]:
 
 def _lines(module: fx.GraphModule, node: fx.Node, kind: str, indent: str = "") -> Iterator[str]:
     """The line of a node; of a graph that an operator takes, also its own."""
-    yield _line(node, kind, indent)
+    yield _html_line(node, kind, indent)
     inner = getattr(module, str(node.target), None) if node.op == "get_attr" else None
     if isinstance(inner, fx.GraphModule):
         for one in inner.graph.nodes:
             yield from _lines(inner, one, kind, indent + "    ")
 
 
-def _line(node: fx.Node, kind: str, indent: str) -> str:
+def _html_line(node: fx.Node, kind: str, indent: str) -> str:
     if node.op == "output":
         text = f"return {node.args[0]}"
     elif node.op == "placeholder":
-        text = f"{node.name}: {_shape(node)}"
+        text = f"{node.name}: {_html_shape(node)}"
     else:
         arguments = [repr(a) for a in node.args] + [f"{k}={v!r}" for k, v in node.kwargs.items()]
         target = node.target if isinstance(node.target, str) else _named(node.target)
-        text = f"{node.name} = {target}({', '.join(arguments)})  # {_shape(node)}"
+        text = f"{node.name} = {target}({', '.join(arguments)})  # {_html_shape(node)}"
     return f'<span class="{kind}">{escape(indent + text)}</span>'
 
 
@@ -112,7 +112,7 @@ def _named(target: object) -> str:
     return getattr(target, "__name__", name) if name.startswith("<") else name
 
 
-def _shape(node: fx.Node) -> str:
+def _html_shape(node: fx.Node) -> str:
     def of(value: object) -> str:
         if isinstance(value, (tuple, list)):
             return f"({', '.join(map(of, value))})"

@@ -57,12 +57,12 @@ def aotfuzz(
     """
     if mode is not None:
         raise errors.UnsupportedOption(f"mode={mode!r}: the backend aotfuzz has no modes; leave it out")
-    partition, unknown = _partitioner(options or {}, "default", "aotfuzz")
+    partition, unknown = _partitioner_of_options(options or {}, "default", "aotfuzz")
     if unknown:
         raise errors.UnsupportedOption(
             f"options={dict(options or {})!r}: the backend aotfuzz takes no option but 'partitioner'"
         )
-    return _compiled(graph, fw_compiler=nop, partition_fn=partition)
+    return _compile_dynamo_graph(graph, fw_compiler=nop, partition_fn=partition)
 
 
 def aotfuzz_inductor(
@@ -90,9 +90,9 @@ def aotfuzz_inductor(
         >>> options = {"max_fusion_size": 8}
         >>> torch.compile(torch.sin, backend="aotfuzz_inductor", options=options)  # doctest: +SKIP
     """
-    partition, theirs = _partitioner(options or {}, "min-cut", "aotfuzz_inductor")
+    partition, theirs = _partitioner_of_options(options or {}, "min-cut", "aotfuzz_inductor")
     inductor = Inductor.configured(mode, theirs)
-    return _compiled(
+    return _compile_dynamo_graph(
         graph,
         fw_compiler=inductor.forward,
         bw_compiler=inductor.backward,
@@ -102,7 +102,7 @@ def aotfuzz_inductor(
     )
 
 
-def _partitioner(
+def _partitioner_of_options(
     options: Mapping[str, Any], default: str, backend: str
 ) -> tuple[Partitioner, dict[str, Any]]:
     """The partitioner that the options name, and the other options."""
@@ -115,10 +115,10 @@ def _partitioner(
     return PARTITIONERS[name], {key: value for key, value in options.items() if key != "partitioner"}
 
 
-def _compiled(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
+def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph.graph, {}))
-    numbers = _take_numbers(copied)
+    numbers = _inline_number_inputs(copied)
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
@@ -149,7 +149,7 @@ def _assign_data(graph: fx.Graph) -> None:
         graph.erase_node(node)
 
 
-def _take_numbers(graph: fx.Graph) -> frozenset[int]:
+def _inline_number_inputs(graph: fx.Graph) -> frozenset[int]:
     """Put numbers in place of inputs that are nothing but numbers in tensors, as Dynamo hands over floats
     that it does not want to compile for; gives the positions of these inputs."""
     numbers = set()

@@ -144,7 +144,7 @@ class _Exporter(CompiledModule):
     def _casting(self, arguments: Arguments, inference: bool) -> CastInputs:
         return CastInputs(arguments)  # An exported graph casts itself.
 
-    def _trace(
+    def _trace_function(
         self,
         flat: Callable[[list[Any]], Any],
         casts: CastInputs,
@@ -161,10 +161,10 @@ class _Exporter(CompiledModule):
                 f"plain tensors; pass what it is made of"
             )
         try:
-            with noted.running(), self._recording():
+            with noted.tracking_run(), self._recording_module():
                 forward = trace_function(flat, arguments, self._decompositions, lifetimes, inference, False)
                 metadata = view_and_mutation_metadata(forward, analyze(forward), False)
-                graph = self._graph(forward, arguments, metadata.input_info)
+                graph = self._exported_graph(forward, arguments, metadata.input_info)
         finally:
             self._traced()
         noted.guards.check()
@@ -172,25 +172,28 @@ class _Exporter(CompiledModule):
         together = pytree.unflatten_function(forward.spec)
         return Specialization(graph, forward.spec, together, graph, (), "", metadata, noted.guards)
 
-    def _graph(
+    def _exported_graph(
         self, forward: Traced, arguments: Arguments, infos: Sequence[InputAliasInfo]
     ) -> fx.GraphModule:
         """The graph of all inputs and outputs."""
         builder = forward.recorder.builder
         numbers = {id(tensor): i for i, tensor in enumerate(arguments.tensors)}
         inputs = [numbers.get(id(value)) for value in self._inputs]
-        self._check(arguments, infos, inputs)
+        self._check_exportable(arguments, infos, inputs)
         self.mutated = [k for k, i in enumerate(inputs) if i is not None and infos[i].mutates_data]
-        outputs = self._outputs(forward, inputs)
+        outputs = self._exported_outputs(forward, inputs)
         seeds = forward.outputs[self.out_spec.num_leaves :][: self._tangents]
-        placeholders = [*self._placeholders(forward, inputs), *_tangents(forward, seeds)]
+        placeholders = [
+            *self._exported_placeholders(forward, inputs),
+            *_insert_exported_tangents(forward, seeds),
+        ]
         anchor = builder.graph._root
         for node in placeholders:
             anchor.append(node)
             anchor = node
         builder.graph.output(tuple(outputs))
         eliminate_dead_code(builder.graph)
-        _in_functional_form(builder.graph)
+        _functional_batch_norm(builder.graph)
         for node in set(builder.graph.find_nodes(op="placeholder")).difference(placeholders):
             if node.users:
                 raise errors.UnsupportedArgument(
@@ -205,19 +208,19 @@ class _Exporter(CompiledModule):
                 node.meta["segment"] = 0
         return fx.GraphModule(builder.root, builder.graph, "Exported")
 
-    def _outputs(self, forward: Traced, inputs: Sequence[int | None]) -> list[Any]:
+    def _exported_outputs(self, forward: Traced, inputs: Sequence[int | None]) -> list[Any]:
         """What the graph returns."""
         count = self.out_spec.num_leaves
         written = [forward.entry.fakes[inputs[k] or 0] for k in self.mutated]
-        outputs = [_read(forward, value) for value in (*written, *forward.outputs[:count])]
+        outputs = [_read_exported_value(forward, value) for value in (*written, *forward.outputs[:count])]
         self.gradients: dict[int, int] = {}  # position of the input -> position of the output
         wanted = [i for i, wanted in enumerate(forward.entry.requires_grad) if wanted]
         for i, gradient in zip(wanted, forward.outputs[count + self._tangents :], strict=False):
             self.gradients[inputs.index(i)] = len(outputs)
-            outputs.append(_read(forward, gradient))
+            outputs.append(_read_exported_value(forward, gradient))
         return outputs
 
-    def _placeholders(self, forward: Traced, inputs: Sequence[int | None]) -> list[fx.Node]:
+    def _exported_placeholders(self, forward: Traced, inputs: Sequence[int | None]) -> list[fx.Node]:
         """An input of the graph for each input, used or not."""
         builder = forward.recorder.builder
         made = {primal.tensor: primal.node for primal in forward.primals if primal.span is None}
@@ -232,7 +235,7 @@ class _Exporter(CompiledModule):
             placeholders.append(node)
         return placeholders
 
-    def _check(
+    def _check_exportable(
         self, arguments: Arguments, infos: Sequence[InputAliasInfo], inputs: Sequence[int | None]
     ) -> None:
         """Refuse what a graph of the inputs as they are cannot say."""
@@ -267,12 +270,12 @@ class _Exporter(CompiledModule):
                 )
 
 
-def _tangents(forward: Traced, seeds: Sequence[Any]) -> list[fx.Node]:
+def _insert_exported_tangents(forward: Traced, seeds: Sequence[Any]) -> list[fx.Node]:
     """Inputs in place of what stood for them while the program was recorded."""
     builder = forward.recorder.builder
     tangents = []
     for k, seed in enumerate(seeds):
-        computed = _read(forward, seed)
+        computed = _read_exported_value(forward, seed)
         tangent = builder.placeholder(f"tangents_{k + 1}", meta_of(seed))
         tangent.meta["partitioner_tag"] = "is_backward"
         computed.replace_all_uses_with(tangent)
@@ -280,7 +283,7 @@ def _tangents(forward: Traced, seeds: Sequence[Any]) -> list[fx.Node]:
     return tangents
 
 
-def _in_functional_form(graph: fx.Graph) -> None:
+def _functional_batch_norm(graph: fx.Graph) -> None:
     """Write a batch norm that trains as ATen's, which returns the new statistics as well, last."""
     aten = torch.ops.aten
     for node in graph.find_nodes(op="call_function", target=call_on_clones):
@@ -294,7 +297,7 @@ def _shares_storage(one: Tensor, other: Tensor) -> bool:
     return tensor_impl.storage_key(one) == tensor_impl.storage_key(other)
 
 
-def _read(forward: Traced, value: Any) -> Any:
+def _read_exported_value(forward: Traced, value: Any) -> Any:
     """What `value` shows when the program ends, as a node of the graph."""
     if not isinstance(value, Tensor):
         return value
@@ -359,7 +362,7 @@ def aot_export_module(
     def differentiate(
         results: list[Any], wanted: list[Tensor]
     ) -> tuple[list[Tensor], Sequence[Tensor | None]]:
-        _check_loss(results, loss)
+        _check_exported_loss(results, loss)
         gradients = torch.autograd.grad(results[loss], wanted, allow_unused=True)
         if any(gradient is None for gradient in gradients):
             raise errors.UnsupportedOutput(
@@ -370,7 +373,7 @@ def aot_export_module(
 
     export = _Exporter(mod, decompositions, differentiate if trace_joint else None)
     graph = export.record(tuple(args), kwargs or {}).forward
-    signature = _signature(export, graph, (tuple(args), kwargs or {}), loss if trace_joint else None)
+    signature = _exported_signature(export, graph, (tuple(args), kwargs or {}), loss if trace_joint else None)
     tokens = thread_tokens(graph.graph, lifted=True)
     if tokens is not None:
         graph.recompile()
@@ -378,7 +381,7 @@ def aot_export_module(
     return graph, signature
 
 
-def _check_loss(results: Sequence[Any], loss: int) -> None:
+def _check_exported_loss(results: Sequence[Any], loss: int) -> None:
     if not -len(results) <= loss < len(results) or not isinstance(results[loss], Tensor):
         raise errors.UnsupportedOutput(
             f"output_loss_index={loss} names no tensor among {len(results)} results"
@@ -396,7 +399,9 @@ def _check_loss(results: Sequence[Any], loss: int) -> None:
             )
 
 
-def _signature(export: _Exporter, graph: fx.GraphModule, given: Any, loss: int | None) -> GraphSignature:
+def _exported_signature(
+    export: _Exporter, graph: fx.GraphModule, given: Any, loss: int | None
+) -> GraphSignature:
     inputs = [node.name for node in graph.graph.find_nodes(op="placeholder")]
     (output,) = graph.graph.find_nodes(op="output")
     outputs = [getattr(value, "name", None) for value in output.args[0]]

@@ -42,8 +42,8 @@ from aot.runtime.graph_assertions import compile_graph
 from aot.specialize.call import (
     Arguments,
     analyze_arguments,
+    call_key_without_sizes,
     flatten_arguments,
-    key_without_sizes,
     refusing_container_changes,
 )
 from aot.specialize.inline_cache import MISS, CacheTarget, InlineCache, PlacementSensitivity
@@ -230,10 +230,10 @@ class CompiledFunction:
             return self.__wrapped__(*args, **kwargs)
         if function_modes.are_on():
             with function_modes.without_user_modes(for_good=not self.asks_modes):
-                return self._answer(args, kwargs)
-        return self._answer(args, kwargs)
+                return self._answer_call(args, kwargs)
+        return self._answer_call(args, kwargs)
 
-    def _answer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _answer_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, tree, flat = self._flattened(args, kwargs)
         if not (flat or function_modes.modes_aside()):  # the tests of those take it that no mode is on
             for one in self._inline_cache.newest_first:
@@ -244,9 +244,9 @@ class CompiledFunction:
                         return result
         arguments = analyze_arguments(leaves)
         key = self._key(tree, arguments)
-        found = self._known(key, arguments)
+        found = self._known_specialization(key, arguments)
         if found is None:
-            specialization = self._compile_or_reuse(key, arguments, args, kwargs)
+            specialization = self._compile_or_reuse_specialization(key, arguments, args, kwargs)
             tensors = specialization.given(arguments)
             if tensors is None:
                 raise self._refused_cast(specialization, arguments)
@@ -255,7 +255,7 @@ class CompiledFunction:
         if found is not None and not (
             function_transforms.are_tensors_transformed() or function_modes.modes_aside()
         ):
-            self._note(tree, flat, arguments, specialization)
+            self._note_module_tensors(tree, flat, arguments, specialization)
         if specialization.backwards:  # whose nodes ask nothing of transforms
             self._check_transforms()
         return specialization.answer(tensors, leaves)
@@ -279,7 +279,9 @@ class CompiledFunction:
         leaves, tree = flatten_arguments(args, kwargs)
         return leaves, tree, leaves is args
 
-    def _note(self, tree: Hashable, flat: bool, arguments: Arguments, specialization: Specialization) -> None:
+    def _note_module_tensors(
+        self, tree: Hashable, flat: bool, arguments: Arguments, specialization: Specialization
+    ) -> None:
         """Have calls like this one known again."""
         self._inline_cache.note(tree, flat, arguments, specialization.as_answer)
 
@@ -293,14 +295,14 @@ class CompiledFunction:
             leaves, tree, _ = self._flattened(args, kwargs)
             arguments = analyze_arguments(leaves)
             key = self._key(tree, arguments)
-            found = self._known(key, arguments)
+            found = self._known_specialization(key, arguments)
             return (
-                self._compile_or_reuse(key, arguments, args, kwargs, ahead=True)
+                self._compile_or_reuse_specialization(key, arguments, args, kwargs, ahead=True)
                 if found is None
                 else found[0]
             )
 
-    def _compile_or_reuse(
+    def _compile_or_reuse_specialization(
         self,
         key: Key,
         arguments: Arguments,
@@ -309,13 +311,15 @@ class CompiledFunction:
         ahead: bool = False,
     ) -> Specialization:
         with trace_lock(), no_full_collections(), mode_stacks.user_dispatch_modes_off():
-            found = self._known(key, arguments)  # by now, by another thread
+            found = self._known_specialization(key, arguments)  # by now, by another thread
             specialization = None if found is None else found[0]
             dynamic = self._dynamic or any(
                 map(dynamo_api.has_dynamic_marks, arguments.tensors_and_subclasses)
             )
             if specialization is None and (dynamic or self._general):
-                specialization = self._answering(general := self._without_sizes(key, arguments), arguments)
+                specialization = self._specialization_answering(
+                    general := self._without_sizes(key, arguments), arguments
+                )
                 if specialization is not None:
                     self._cache[key] = (specialization, *self._cache.get(key, ()))
             if specialization is None:
@@ -327,15 +331,15 @@ class CompiledFunction:
                     torch.set_grad_enabled(grad),
                 ):
                     symbolic = general if dynamic and general not in self._static_only else None
-                    specialization = self._compile(symbolic, arguments, spec, inference, ahead)
+                    specialization = self._compile_specialization(symbolic, arguments, spec, inference, ahead)
                 key = self._key(key[0], arguments)  # with what the function has turned out to read
-                specialization = self._remember(key, arguments, specialization)
+                specialization = self._remember_specialization(key, arguments, specialization)
                 if specialization.sizes is not None and not specialization.changes.once:
                     general = self._without_sizes(key, arguments)
                     self._general[general] = (specialization, *self._general.get(general, ()))
         return specialization
 
-    def _compile(
+    def _compile_specialization(
         self,
         general: object | None,
         arguments: Arguments,
@@ -364,9 +368,9 @@ class CompiledFunction:
 
     def _without_sizes(self, key: Key, arguments: Arguments) -> object:
         tree, _, ambient = key
-        return tree, key_without_sizes(arguments, self._static(arguments), self._numbers), ambient
+        return tree, call_key_without_sizes(arguments, self._static(arguments), self._numbers), ambient
 
-    def _answering(self, general: object, arguments: Arguments) -> Specialization | None:
+    def _specialization_answering(self, general: object, arguments: Arguments) -> Specialization | None:
         numbers = self._given(arguments).values()
         for specialization in self._general.get(general, ()):
             assert specialization.sizes is not None
@@ -379,7 +383,7 @@ class CompiledFunction:
         """The numbers among the leaves of a call's arguments that may be symbols, by position."""
         return {leaf: arguments.leaves[leaf][1] for leaf in self._numbers}
 
-    def _constant(self, arguments: Arguments) -> StaticSizes:
+    def _module_constant(self, arguments: Arguments) -> StaticSizes:
         """Which numbers of tensors are no symbols."""
         return StaticSizes(self._static(arguments), unmarked=not self._dynamic)
 
@@ -397,7 +401,7 @@ class CompiledFunction:
         roots = [root_of(tensor) for tensor in tensors]
         wrappers = tuple(zip(arguments.wrappers, arguments.metas, strict=True))
         sizes = dict.fromkeys((config.settings().traced_size, None))
-        constants = [casts.constant(self._constant(arguments))]
+        constants = [casts.constant(self._module_constant(arguments))]
         nested = {i for meta in arguments.metas if has_nested_ints(meta.size) for i in meta.positions}
         if nested:  # whose names may turn out to be multiplied by what other tensors have for sizes
             others = frozenset(range(len(tensors))) - nested
@@ -421,7 +425,7 @@ class CompiledFunction:
         self._static_only.add(general)
         return None
 
-    def _known(
+    def _known_specialization(
         self, key: object, arguments: Arguments
     ) -> tuple[Specialization, tuple[torch.Tensor, ...]] | None:
         """What answers a call, and the tensors that it takes."""
@@ -432,7 +436,9 @@ class CompiledFunction:
                     return specialization, tensors
         return None
 
-    def _remember(self, key: Key, arguments: Arguments, specialization: Specialization) -> Specialization:
+    def _remember_specialization(
+        self, key: Key, arguments: Arguments, specialization: Specialization
+    ) -> Specialization:
         numbers = tuple(self._given(arguments).values())
         reason = recompile_reason(
             key, len(arguments.leaves), arguments.tensors_and_subclasses, numbers, self._before
@@ -499,32 +505,32 @@ class CompiledFunction:
         noted.follow_attributes(arguments.tensors_and_subclasses)
         self._attributes |= noted.attribute_names
         plain = self._attributes.none_of(arguments.tensors_and_subclasses)
-        slot = self._cache_entry(casts, spec, inference, symbols) if plain else None
+        slot = self._module_cache_entry(casts, spec, inference, symbols) if plain else None
         blueprint = None if slot is None else slot.read()
         if slot is not None and blueprint is not None:
             try:
-                return self._from_cache(blueprint, flat, casts, noted.guards, slot)
+                return self._specialization_from_cache(blueprint, flat, casts, noted.guards, slot)
             except Exception as error:  # a compiler's, which raises it below as well, or the entry is wrong
                 slot.discard(error)
         torch_fakes.preload()
         try:
-            specialization = noted.within_context(
-                self._trace, flat, casts, lifetimes, noted, inference, symbols, slot
+            specialization = noted.track_within_context(
+                self._trace_function, flat, casts, lifetimes, noted, inference, symbols, slot
             )
             noted.reachable_objects.restore_module_caches()
             if specialization.backwards:  # Second derivatives are recorded from the trace, which lives on.
-                lifetimes.check_stored(noted.reachable_objects.find_stored)
+                lifetimes.refuse_stored_escapes(noted.reachable_objects.find_stored)
             else:  # the trace is gone: `TraceSession.release_all`
-                lifetimes.check(noted.reachable_objects.find_stored)
+                lifetimes.refuse_escapes(noted.reachable_objects.find_stored)
         except BaseException:
             noted.reachable_objects.restore_module_caches()
             if noted.changes.once:  # and so have stayed
-                noted.put_back()
+                noted.undo_tracked_changes()
             lifetimes.poison()
             raise
         self._attributes |= noted.attribute_names
         if ahead and noted.changes.once:
-            noted.put_back()
+            noted.undo_tracked_changes()
             raise errors.ClosureMutation(
                 f"{self.__name__} changes {', '.join(noted.changes.once)} in a way that no compiled call can "
                 f"repeat (an object is made anew, an iterator moves on): it can be compiled for each call, "
@@ -532,7 +538,7 @@ class CompiledFunction:
             )
         return specialization
 
-    def _trace(
+    def _trace_function(
         self,
         flat: Callable[[list[Any]], Any],
         casts: CastInputs,
@@ -545,20 +551,20 @@ class CompiledFunction:
         arguments = casts.arguments
         grad = torch.is_grad_enabled()
         try:
-            recorded = self._record(flat, casts, lifetimes, noted, inference, symbols)
+            recorded = self._record_function(flat, casts, lifetimes, noted, inference, symbols)
             blueprint, recorder = recorded.blueprint, recorded.forward.recorder
             changes = noted.changes, noted.changes_of_backward
             keeps = slot is not None and not any(one.effects or one.once for one in changes)
             packed = slot.encode(blueprint, recorded.order) if slot is not None and keeps else None
             graph = lift_symbols_to_inputs(blueprint.forward, symbols)
             compiled = self._compile_forward(graph.module, blueprint)
-            sizes = None if symbols is None else symbols.sizes()  # the compiler may assume more
+            sizes = None if symbols is None else symbols.shape_guards()  # the compiler may assume more
             if any(blueprint.backwards):
                 recorder.release_trace()
             else:
                 recorder.release_all()
             scripts = (self.__wrapped__,) if recorded.python_callbacks is None else recorded.python_callbacks
-            look = self._backward_guards(scripts, tuple(noted.roots[1:]) if scripts else ())
+            look = self._module_backward_guards(scripts, tuple(noted.roots[1:]) if scripts else ())
         finally:
             torch.set_grad_enabled(grad)
             self._traced()
@@ -572,7 +578,7 @@ class CompiledFunction:
             self._bw_compiler,
             look=look,
             symbols=symbols,
-            following=noted.changes_of_backward.following,
+            following=noted.changes_of_backward.with_side_effects,
         )
         dry_run(built, blueprint.forward, arguments, recorded.expected, inference, symbols)
         if any(blueprint.backwards):
@@ -584,11 +590,11 @@ class CompiledFunction:
         if recorded.order is not None:
             built = replace(built, call=recorded.order.kept(built.call))
         built = replace(built, call=with_handler_check(built.call, recorder.handlers.found.values()))
-        return self._specialization(
+        return self._make_specialization(
             blueprint, built, graph.module, noted.guards, symbols, sizes, casts, noted.changes
         )
 
-    def _record(
+    def _record_function(
         self,
         flat: Callable[[list[Any]], Any],
         casts: CastInputs,
@@ -610,10 +616,10 @@ class CompiledFunction:
         )
         static = self._static(arguments)
         static |= casts.of(static)
-        running = self._recording()
+        running = self._recording_module()
         return lower(flat, arguments, lifetimes, noted, running, inference, symbols, static, options)
 
-    def _from_cache(
+    def _specialization_from_cache(
         self,
         blueprint: Lowered,
         flat: Callable[[list[Any]], Any],
@@ -627,15 +633,17 @@ class CompiledFunction:
         compiled = self._compile_forward(blueprint.forward, blueprint)
         levels: list[Callable[[], RetracePoint] | None] = [None] * len(graphs)
         if any(blueprint.again):
-            again = self._retracer(flat, replace(casts, arguments=with_fake_tensors(casts.arguments)), slot)
+            again = self._function_retracer(
+                flat, replace(casts, arguments=with_fake_tensors(casts.arguments)), slot
+            )
             levels = [
                 functools.partial(again, k) if is_so else None for k, is_so in enumerate(blueprint.again)
             ]
-        look = self._backward_guards((), ())
+        look = self._module_backward_guards((), ())
         built = build(blueprint.plan, compiled, (), graphs, levels, self._bw_compiler, look, None)
-        return self._specialization(blueprint, built, blueprint.forward, guards, None, None, casts)
+        return self._make_specialization(blueprint, built, blueprint.forward, guards, None, None, casts)
 
-    def _retracer(
+    def _function_retracer(
         self, flat: Callable[[list[Any]], Any], casts: CastInputs, slot: CacheEntry
     ) -> Callable[[int], RetracePoint]:
         """What records, when it is first asked, the trace that a call like this one has left when it was
@@ -654,7 +662,7 @@ class CompiledFunction:
                     noted = GuardTracker(self.__wrapped__, runs=True, in_places=self._in_places)
                     try:
                         with ambient(), autograd_state.plain_autograd():
-                            recorded = self._record(flat, casts, lifetimes, noted, False, None)
+                            recorded = self._record_function(flat, casts, lifetimes, noted, False, None)
                     finally:
                         self._traced()
                         noted.reachable_objects.restore_module_caches()
@@ -673,7 +681,7 @@ class CompiledFunction:
 
         return again
 
-    def _specialization(
+    def _make_specialization(
         self,
         blueprint: Lowered,
         built: CompiledWrapper,
@@ -697,7 +705,7 @@ class CompiledFunction:
         if given is not None:
             call = given.making(call)
         return Specialization(
-            changes.following(call),
+            changes.with_side_effects(call),
             blueprint.spec,
             pytree.unflatten_function(blueprint.spec),
             forward,
@@ -714,7 +722,7 @@ class CompiledFunction:
             region=autocast_state.cast_cache_key() if use.asks else None,
         )
 
-    def _cache_entry(
+    def _module_cache_entry(
         self, casts: CastInputs, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
     ) -> CacheEntry | None:
         """The place of such a call's compile in the cache on disk; None where it has none."""
@@ -742,11 +750,11 @@ class CompiledFunction:
     def _traced(self) -> None:
         """A trace is over."""
 
-    def _recording(self) -> contextlib.AbstractContextManager[None]:
+    def _recording_module(self) -> contextlib.AbstractContextManager[None]:
         """What the function and its backward run in while they are recorded."""
         return contextlib.nullcontext()
 
-    def _backward_guards(
+    def _module_backward_guards(
         self, scripts: tuple[Any, ...], modules: tuple[Any, ...]
     ) -> Callable[[], GuardTracker]:
         """What tells, at a backward, what its Python reads: of `scripts`, and `modules` that they got."""

@@ -26,9 +26,9 @@ from aot.specialize.call import Arguments, are_leaves
 from aot.specialize.inline_cache import with_inline_cache
 from aot.specialize.module_state import (
     Place,
-    implicit_leaves,
-    registered_slots,
-    state_restorer,
+    module_state_leaves,
+    module_state_restorer,
+    registered_state_slots,
     state_slots,
     store_results,
 )
@@ -64,7 +64,7 @@ class CompiledModule(CompiledFunction):
         self.module = module
         self.call_positional = with_inline_cache(self._inline_cache, self._run)
         self._static_inputs = _marked_static(module)
-        self._symbolic = _symbolic(module)
+        self._symbolic = _symbolic_input_sizes(module)
         count = self._num_params_buffers
         self._numbers = tuple(count + i for i, sizes in enumerate(self._symbolic) if sizes is None)
         self._as_the_graph_says = not self._dynamic and any(s is None or any(s) for s in self._symbolic)
@@ -94,11 +94,13 @@ class CompiledModule(CompiledFunction):
             return (*state, *given), (len(state), len(given)), True
         return super()._flattened(args, kwargs)
 
-    def _note(self, tree: Hashable, flat: bool, arguments: Arguments, specialization: Specialization) -> None:
+    def _note_module_tensors(
+        self, tree: Hashable, flat: bool, arguments: Arguments, specialization: Specialization
+    ) -> None:
         if not flat:
-            super()._note(tree, flat, arguments, specialization)
+            super()._note_module_tensors(tree, flat, arguments, specialization)
             return
-        places, state = state_slots(self.module), implicit_leaves(self.module)
+        places, state = state_slots(self.module), module_state_leaves(self.module)
         if state is None or tree != (len(places), len(arguments.leaves) - len(state.leaves)):
             return
         # (While a module is traced, stand-ins are in its places. No test passes for these, except on the
@@ -125,8 +127,8 @@ class CompiledModule(CompiledFunction):
         marked = (given[position][0] for position in self._static_inputs)
         return super()._static(arguments) | arguments.inner_indices(i for i in marked if i is not None)
 
-    def _constant(self, arguments: Arguments) -> StaticSizes:
-        constant = super()._constant(arguments)
+    def _module_constant(self, arguments: Arguments) -> StaticSizes:
+        constant = super()._module_constant(arguments)
         if not self._as_the_graph_says:
             return constant
         given = arguments.leaves[self._num_params_buffers :]  # and then casts
@@ -181,7 +183,7 @@ class CompiledModule(CompiledFunction):
     def _traced(self) -> None:
         self._stand_ins = ()
 
-    def _cache_entry(
+    def _module_cache_entry(
         self, casts: CastInputs, spec: pytree.TreeSpec, inference: bool, symbols: SymbolicSizes | None
     ) -> cache.CacheEntry | None:
         folder = cache.configured_store()
@@ -199,16 +201,16 @@ class CompiledModule(CompiledFunction):
         )
         return cache.entry_of(folder, self.module, state_slots(self.module), casts.arguments, spec, options)
 
-    def _backward_guards(
+    def _module_backward_guards(
         self, scripts: tuple[Any, ...], modules: tuple[Any, ...]
     ) -> Callable[[], GuardTracker]:
         if not scripts:
-            return super()._backward_guards(scripts, modules)
+            return super()._module_backward_guards(scripts, modules)
         stand_ins = self._stand_ins
 
         @contextlib.contextmanager
         def recording() -> Iterator[None]:
-            with self._recording(tuple(place for place, _ in stand_ins)):
+            with self._recording_module(tuple(place for place, _ in stand_ins)):
                 self._swap(stand_ins)
                 self._left = stand_ins
                 yield
@@ -221,10 +223,10 @@ class CompiledModule(CompiledFunction):
                 owner[name] = value
 
     @contextlib.contextmanager
-    def _recording(self, places: Sequence[Place] = ()) -> Iterator[None]:
+    def _recording_module(self, places: Sequence[Place] = ()) -> Iterator[None]:
         """When this is over, its tensors are what they were, also those in `places` that it had before;
         meanwhile other threads' calls find them here."""
-        put_back = state_restorer(self.module, places)
+        put_back = module_state_restorer(self.module, places)
         outer = self._tracer, self._caller_tensors, self._left
         self._left = ()
         with self._swapping:
@@ -234,13 +236,13 @@ class CompiledModule(CompiledFunction):
             }
         try:
             yield
-            self._check_left()
+            self._check_module_left()
         finally:
             with self._swapping:
                 put_back()
                 self._tracer, self._caller_tensors, self._left = outer
 
-    def _check_left(self) -> None:
+    def _check_module_left(self) -> None:
         """A backward that has been recorded leaves the module as it was."""
         if not self._left:
             return
@@ -261,8 +263,8 @@ class _ModuleGuardTracker(GuardTracker):
         self._recording = recording
 
     @contextlib.contextmanager
-    def running(self, again: bool = False) -> Iterator[None]:
-        with super().running(again), self._recording():
+    def tracking_run(self, again: bool = False) -> Iterator[None]:
+        with super().tracking_run(again), self._recording():
             yield
 
 
@@ -273,7 +275,7 @@ def _marked_static(module: nn.Module) -> tuple[int, ...]:
     return tuple(i for i, node in enumerate(inputs) if dynamo_api.is_static_input(node))
 
 
-def _symbolic(module: nn.Module) -> tuple[tuple[bool, ...] | None, ...]:
+def _symbolic_input_sizes(module: nn.Module) -> tuple[tuple[bool, ...] | None, ...]:
     """For each input leaf of a front end's graph, which of its sizes are symbols there; None where it is a
     number that is one."""
     return tuple(
@@ -362,7 +364,7 @@ def aot_module(
         inference_compiler or fw_compiler,
         partition_fn or default_partition,
         decompositions or {},
-        len(registered_slots(mod)),
+        len(registered_state_slots(mod)),
         keep_inference_input_mutations,
         functionalize_rng_ops,
         dynamic,

@@ -72,7 +72,7 @@ class GraphBuilder(ShapeInference):
             args, kwargs = as_arguments(args), as_arguments(kwargs)
         node = fx_graphs.append_node(self.graph, "call_function", op, args, kwargs)
         self.metas[node] = metas.metas if metas.many else metas.metas[0]
-        self._tag(node)
+        self._tag_for_partitioner(node)
         return node
 
     def item(self, node: fx.Node, index: int) -> fx.Node:
@@ -81,14 +81,14 @@ class GraphBuilder(ShapeInference):
         assert isinstance(metas, tuple)
         result = fx_graphs.append_node(self.graph, "call_function", operator.getitem, (node, index), {})
         self.metas[result] = metas[index]
-        self._tag(result)
+        self._tag_for_partitioner(result)
         return result
 
     def emit(self, op: Any, *args: Any, **kwargs: Any) -> fx.Node:
         """Append a call whose metadata is inferred."""
         return self.call(op, args, kwargs, self.infer(op, args, kwargs))
 
-    def _tag(self, node: fx.Node) -> None:
+    def _tag_for_partitioner(self, node: fx.Node) -> None:
         """Tell partitioners what belongs to the backward, in AOTAutograd's words."""
         if self.backward:
             # Formulas run without grad mode; in it the user's own code runs again (checkpoint).

@@ -39,7 +39,7 @@ class ConstantValues:
             node = nodes.pop()
             if node in self._values or node in needed:
                 continue
-            if not _is_fixed(node):
+            if not _is_constant_value(node):
                 return None
             needed.add(node)
             nodes.extend(node.all_input_nodes)
@@ -56,7 +56,7 @@ class ConstantValues:
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
-def _is_fixed(node: fx.Node) -> bool:
+def _is_constant_value(node: fx.Node) -> bool:
     """Whether a node's value follows from those of its arguments, in any call."""
     constants: list[Any] = []
     fx.node.map_aggregate((node.args, node.kwargs), constants.append)

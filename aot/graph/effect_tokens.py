@@ -30,7 +30,7 @@ def thread_tokens(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
 
     Example:
         >>> module = aot.aot_function(f, aot.nop).specializations[0].forward  # doctest: +SKIP
-        >>> threaded(module.graph, lifted=False); module.recompile()  # doctest: +SKIP
+        >>> thread_tokens(module.graph, lifted=False); module.recompile()  # doctest: +SKIP
     """
     acts = [
         n for n in graph.nodes if isinstance(n.target, op_queries.OpOverload) and node_has_external_effect(n)

@@ -44,7 +44,7 @@ def with_rng_layout(builder: GraphBuilder, node: fx.Node, where: Geometry) -> fx
     begin: Any = where.offset
     if not isinstance(begin, torch.SymInt):
         begin %= _TOGETHER
-    if _begins_at(builder, node, begin):
+    if _is_aligned_at(builder, node, begin):
         return with_strides(builder, node, where.stride)
     meta, size, stride = builder.meta(node), list(where.size), list(where.stride)
     blank = builder.emit(
@@ -57,7 +57,7 @@ def with_rng_layout(builder: GraphBuilder, node: fx.Node, where: Geometry) -> fx
     return builder.emit(aten.as_strided.default, memory, size, stride, begin)
 
 
-def _begins_at(builder: GraphBuilder, node: fx.Node, begin: Any) -> bool:
+def _is_aligned_at(builder: GraphBuilder, node: fx.Node, begin: Any) -> bool:
     """Whether it is known that a value begins as many elements after a multiple of those taken at once."""
     views, root = [], alias_root(node)
     while node is not root:

@@ -90,27 +90,27 @@ class ShapeInference:
         Raises whatever the operation raises for such arguments.
         """
         key: list[Any] | None = [op, torch.get_default_dtype()]
-        key = self._key(args, key)
+        key = self._inference_key(args, key)
         if kwargs:
-            key = self._key(tuple(kwargs.items()), key)
+            key = self._inference_key(tuple(kwargs.items()), key)
         frozen = None if key is None else tuple(key)
         if frozen is not None:
             known = _RECIPES.get(frozen)
             if known is not None:
                 return known
         symbolic = frozen is None and self.symbolic
-        recipe = None if symbolic else self.of_kernel(op, args, kwargs)
+        recipe = None if symbolic else self.infer_by_kernel(op, args, kwargs)
         if recipe is None:
-            recipe = self._of_fakes(op, args, kwargs, symbolic)
-            if not symbolic and self._is_doubtful(recipe, op, args, kwargs):
-                recipe = self._of_kernel(op, args, kwargs) or recipe
+            recipe = self._infer_by_fakes(op, args, kwargs, symbolic)
+            if not symbolic and self._is_doubtful_inference(recipe, op, args, kwargs):
+                recipe = self._infer_by_kernel(op, args, kwargs) or recipe
         if frozen is not None:
             if len(_RECIPES) >= _RECIPES_LIMIT:
                 _RECIPES.clear()
             _RECIPES[frozen] = recipe
         return recipe
 
-    def of_kernel(
+    def infer_by_kernel(
         self,
         op: Any,
         args: tuple[Any, ...],
@@ -120,9 +120,9 @@ class ShapeInference:
         """What the kernel of an operation returns on zeros, if it may be asked (`ops.zero_probing`) and
         answers; it is called by ``call(args, kwargs)``, if there is that."""
         metas = [self.meta(node) for node in _nodes((args, kwargs))]
-        return self._of_kernel(op, args, kwargs, call) if can_probe(op, metas, args, kwargs) else None
+        return self._infer_by_kernel(op, args, kwargs, call) if can_probe(op, metas, args, kwargs) else None
 
-    def _is_doubtful(
+    def _is_doubtful_inference(
         self, recipe: ResultMeta, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
         """Whether the kernel of a CPU says otherwise than fake tensors, and that of the device may be asked.
@@ -138,12 +138,12 @@ class ShapeInference:
         if not can_probe(op, there, args, kwargs) or op_queries.may_be_random(op):
             return False
         try:
-            told = self._of_kernel(op, args, kwargs, at=_CPU)
+            told = self._infer_by_kernel(op, args, kwargs, at=_CPU)
         except Exception:
             return error_is_conclusive_anywhere(op, metas)
         return told is not None and not same_but_for_device(told.metas, recipe.metas)
 
-    def _of_kernel(
+    def _infer_by_kernel(
         self,
         op: Any,
         args: tuple[Any, ...],
@@ -188,13 +188,15 @@ class ShapeInference:
                 raise
         return result_meta_of(result, {tensor_impl.storage_key(tensor) for tensor in given})
 
-    def _of_fakes(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], symbolic: bool) -> ResultMeta:
+    def _infer_by_fakes(
+        self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], symbolic: bool
+    ) -> ResultMeta:
         fakes = fx.node.map_arg((args, kwargs), self.fake)
         if op in _WITHOUT_META:
             result = self.run(op, args, kwargs)
         else:
-            result = self._imagined(op, args, kwargs, fakes, symbolic)
-        storages = {tensor_impl.storage_key(f) for f in _tensors(fakes)}
+            result = self._inferred_result(op, args, kwargs, fakes, symbolic)
+        storages = {tensor_impl.storage_key(f) for f in _tensors_for_inference(fakes)}
         recipe = result_meta_of(result, storages, numbers=is_custom(op) or op_queries.has_symint_results(op))
         metas = [self.meta(node) for node in _nodes((args, kwargs))] if symbolic else []
         odd = (
@@ -203,10 +205,10 @@ class ShapeInference:
             and not op_queries.is_nondeterministic_seeded(op)
         )
         if op not in _ROW_MAJOR and op not in _COPIES and (odd or op_queries.has_python_meta(op)):
-            recipe = self.as_computed(recipe, op, args, kwargs, odd)
+            recipe = self.inferred_as_computed(recipe, op, args, kwargs, odd)
         return recipe
 
-    def _imagined(
+    def _inferred_result(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: Any, symbolic: bool
     ) -> Any:
         """What the operation returns for fake tensors; its kernel for zeros, where it does not take these."""
@@ -252,7 +254,7 @@ class ShapeInference:
                 real = fx.node.map_aggregate(real, as_pivots)
             return op(*real[0], **real[1])
 
-    def as_computed(
+    def inferred_as_computed(
         self, recipe: ResultMeta, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], odd: bool = False
     ) -> ResultMeta:
         """The same with the dtypes and strides that the kernel gives its results: meta kernels that are
@@ -297,7 +299,7 @@ class ShapeInference:
             size, nbytes = (meta.count, *size[1:]), meta.count * nbytes
         return torch_fakes.fake_tensor(self.mode, nbytes, size, stride, offset, dtype, device)
 
-    def _key(self, values: Iterable[Any], key: list[Any] | None) -> list[Any] | None:
+    def _inference_key(self, values: Iterable[Any], key: list[Any] | None) -> list[Any] | None:
         """Extend a recipe key by `values`; None when one of them cannot be part of a key."""
         if key is None:
             return None
@@ -310,7 +312,7 @@ class ShapeInference:
                 key += (meta, offset)
             elif kind is tuple or kind is list:
                 key.append(len(value))
-                if self._key(value, key) is None:
+                if self._inference_key(value, key) is None:
                     return None
             elif kind is float:
                 key.append(value.hex())
@@ -384,11 +386,11 @@ def _nodes(values: Any) -> list[fx.Node]:
     return nodes
 
 
-def _tensors(values: Any) -> Iterator[Tensor]:
+def _tensors_for_inference(values: Any) -> Iterator[Tensor]:
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, dict):
-        yield from _tensors(tuple(values.values()))
+        yield from _tensors_for_inference(tuple(values.values()))
     elif isinstance(values, (tuple, list)):
         for value in values:
-            yield from _tensors(value)
+            yield from _tensors_for_inference(value)

@@ -29,13 +29,13 @@ class StackTraces:
         if running is not None:
             found = self._of_nodes.get(autograd_graph.sequence_number(running), {})
         else:
-            found = _origin(sys._getframe(1))
+            found = _stack_trace_origin(sys._getframe(1))
             # Autograd makes the node of an operation before it comes to the recorder.
             self._of_nodes.setdefault(autograd_graph.next_sequence_number() - 1, found)
         node.meta.update(found)
 
 
-def _origin(frame: FrameType | None) -> dict[str, Any]:
+def _stack_trace_origin(frame: FrameType | None) -> dict[str, Any]:
     lines: list[traceback.FrameSummary] = []
     modules: list[nn.Module] = []
     root: nn.Module | None = None

@@ -17,7 +17,7 @@ from types import CodeType
 
 from aot.guards.computed_attributes import (
     ComputedAccess,
-    as_seen_from_outer,
+    accesses_seen_from_outer,
     computed_accesses,
     constant_names,
 )
@@ -109,8 +109,8 @@ def analyze_code(code: CodeType) -> CodeReads:
         at = [i for i, one in enumerate(instructions) if one.opname in opnames]
         for name in {instructions[i].argval for i in at}:
             loads = [i for i in at if instructions[i].argval == name]
-            ways = [_written_into(instructions, i) for i in loads]
-            updates = _updates(instructions, name, opnames)
+            ways = [_instruction_writing_into(instructions, i) for i in loads]
+            updates = _update_instructions(instructions, name, opnames)
             found[kind][ways.count(None) <= len(updates)].add(name)
             writes.update((kind, name, way) for way in (*ways, *updates) if way is not None)
     for i, one in enumerate(instructions):
@@ -123,7 +123,7 @@ def analyze_code(code: CodeType) -> CodeReads:
         elif one.argval in ("import_module", "__import__") and instructions[i + 1].opname == "LOAD_CONST":
             modules.add((0, instructions[i + 1].argval))
     if code.co_name not in _MAKES:  # (What makes an object stores everything once.)
-        writes |= _stored(code, instructions)
+        writes |= _stored_names(code, instructions)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = analyze_code(constant)
@@ -131,7 +131,7 @@ def analyze_code(code: CodeType) -> CodeReads:
                 names: Names = getattr(inner, kind)
                 found[kind][0].update(names.read)
                 found[kind][1].update(names.written)
-            asked |= {as_seen_from_outer(code, one) for one in inner.computed}
+            asked |= {accesses_seen_from_outer(code, one) for one in inner.computed}
             modules |= inner.modules
             writes |= inner.writes
     told = {k: Names(frozenset(read), frozenset(written - read)) for k, (read, written) in found.items()}
@@ -146,7 +146,7 @@ def all_names(code: CodeType) -> Iterator[str]:
             yield from all_names(constant)
 
 
-def _written_into(instructions: Sequence[dis.Instruction], i: int) -> str | None:
+def _instruction_writing_into(instructions: Sequence[dis.Instruction], i: int) -> str | None:
     """How what the instruction loads is written into, if nothing else is done with it: a method that returns
     nothing is called, or an entry is stored or updated."""
     depth = 1  # of the stack, from what is loaded on
@@ -165,7 +165,7 @@ def _written_into(instructions: Sequence[dis.Instruction], i: int) -> str | None
     return None
 
 
-def _stored(code: CodeType, instructions: Sequence[dis.Instruction]) -> set[tuple[str, str, str]]:
+def _stored_names(code: CodeType, instructions: Sequence[dis.Instruction]) -> set[tuple[str, str, str]]:
     """The names that are stored without being updated, and those that methods of torch's modules store."""
     stored = {
         (_STORE[one.opname], one.argval)
@@ -181,7 +181,9 @@ def _stored(code: CodeType, instructions: Sequence[dis.Instruction]) -> set[tupl
     return {(kind, name, "=") for kind, name in stored}
 
 
-def _updates(instructions: Sequence[dis.Instruction], name: str, loads: frozenset[str]) -> list[str]:
+def _update_instructions(
+    instructions: Sequence[dis.Instruction], name: str, loads: frozenset[str]
+) -> list[str]:
     """The operators of all ``name += ...`` and the like; each of these has one load that is not a read."""
     stores = frozenset().union(*(_STORES[opname] for opname in loads))
     return [

@@ -35,12 +35,12 @@ from aot.guards.bytecode import OPTIONAL, WRITES, Names, analyze_code, is_compil
 from aot.guards.classes import ClassSummaries
 from aot.guards.containers import SEQUENCES, builtin_view
 from aot.guards.guard import MISSING, Guard, GuardKind, Guards, compile_guards, contents, guard, names_of
-from aot.guards.introspection import content_of, has_memory, namespace_of
+from aot.guards.introspection import content_of, has_introspectable_memory, namespace_of
 from aot.guards.opaque_state import (
     QUEUES,
     gradient_of,
     has_state,
-    observable_content,
+    observable_opaque_content,
     parts_of,
     state_of,
     tensor_likeness,
@@ -88,7 +88,7 @@ def collect_guards(
 
     Example:
         >>> scale = {"by": 2.0}
-        >>> guards, _ = guards_of(lambda x: x * scale["by"])
+        >>> guards, _ = collect_guards(lambda x: x * scale["by"])
         >>> guards.hold(), scale.update(by=3.0), guards.hold()
         (True, None, False)
     """
@@ -145,8 +145,8 @@ class GuardCollector:
         """
         self._late = None if late is None else (late, self._names.written)
         for root in roots:
-            self._reach(root, getattr(root, "__name__", type(root).__name__))
-        self._run_to_fixed_point()
+            self._collect_object(root, getattr(root, "__name__", type(root).__name__))
+        self._collect_to_fixed_point()
 
     def call(self, codes: Collection[types.CodeType], late: str) -> None:
         """Look through code that is about to be called; as `collect`."""
@@ -156,11 +156,11 @@ class GuardCollector:
         self._forget()
         for code in codes:
             for value, path in self._waiting.pop(code, ()):
-                self._visit(value, path)
+                self._collect_from_object(value, path)
             if any(one.start == "first" for one in analyze_code(code).computed):
                 for value, path in tuple(self._by_name):
-                    self._named(value, path)
-        self._run_to_fixed_point()
+                    self._collect_named(value, path)
+        self._collect_to_fixed_point()
 
     def guards(self, more: Collection[Guard] = ()) -> Guards:
         """All that was noted, and `more`."""
@@ -181,7 +181,7 @@ class GuardCollector:
         caches = (cache for cache in self._caches.values() if cache[1] not in self._names.read)
         return ReachableObjects(tuple(self._objects), tuple(caches))
 
-    def writable(self) -> Writable:
+    def collected_writable(self) -> Writable:
         """What the functions may change of what it has come to."""
         ways: dict[tuple[str, str], set[str]] = {}
         for kind, name, way in self._writes:
@@ -219,18 +219,18 @@ class GuardCollector:
             torch_namespaces.LEGACY_TYPE_IDS
         )
 
-    def _run_to_fixed_point(self) -> None:
+    def _collect_to_fixed_point(self) -> None:
         while True:
             while self._ahead:
-                self._visit(*self._ahead.popleft())
+                self._collect_from_object(*self._ahead.popleft())
             if (self._attributes, self._opened) == (self._names, self._whole):
                 return
             before, self._names = self._names, self._attributes
             opened = {n for n, absent in self._opened.items() if self._whole.get(n) != absent}
             self._whole = dict(self._opened)
-            self._look_again(before, opened)
+            self._collect_again(before, opened)
 
-    def _look_again(self, before: Names, opened: set[int]) -> None:
+    def _collect_again(self, before: Names, opened: set[int]) -> None:
         """Look at what depends on names again, if it has to do with new ones or is opened now."""
         classes = self._classes
         self._forget()
@@ -260,7 +260,7 @@ class GuardCollector:
                 or (own is not None and not own.keys().isdisjoint(new))
                 or (not isinstance(value, (type, types.ModuleType)) and of_class(type(value)))
             ):
-                self._named(value, path)
+                self._collect_named(value, path)
 
     def _forget(self) -> None:
         """What is known of classes depends on which attributes count, and which code is called."""
@@ -272,13 +272,13 @@ class GuardCollector:
         """(A class shows its namespace as another object each time.)"""
         return self._spaces.setdefault(cls, vars(cls))
 
-    def _reach(self, value: Any, path: str) -> None:
+    def _collect_object(self, value: Any, path: str) -> None:
         if isinstance(value, _VALUES):
             return
         if isinstance(value, Tensor):  # (which nothing here keeps alive, and its id)
             if not plain_fakes.is_fake(value):  # of a trace
                 self._tensors[id(value)] = path, weakref.ref(value)
-                self._guard(path, GuardKind.LIKENESS, weakref.ref(value), "", tensor_likeness(value))
+                self._collect_guard(path, GuardKind.LIKENESS, weakref.ref(value), "", tensor_likeness(value))
                 self._gradient(path, value)
                 self._given(path, value)
             return
@@ -292,12 +292,14 @@ class GuardCollector:
     def _gradient(self, path: str, tensor: Tensor) -> None:
         """Note the gradient that a tensor holds, if the code on the way reads one of anything."""
         if "grad" in self._names.read:
-            self._guard(f"{path}.grad", GuardKind.GRADIENT, weakref.ref(tensor), "grad", gradient_of(tensor))
+            self._collect_guard(
+                f"{path}.grad", GuardKind.GRADIENT, weakref.ref(tensor), "grad", gradient_of(tensor)
+            )
 
     def _given(self, path: str, tensor: Tensor) -> None:
         """Note the Python attributes that a tensor was given."""
         space = vars(tensor)
-        self._namespace(space, self._names, path, self._everything(tensor, space, path))
+        self._collect_namespace(space, self._names, path, self._collect_whole_namespace(tensor, space, path))
 
     def _known_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """The tensors that it has come to and that are still there."""
@@ -305,7 +307,7 @@ class GuardCollector:
             if (tensor := reference()) is not None:
                 yield path, tensor
 
-    def _guard(self, path: str, kind: GuardKind, owner: Any, name: str, expected: Any) -> None:
+    def _collect_guard(self, path: str, kind: GuardKind, owner: Any, name: str, expected: Any) -> None:
         place = id(owner), kind, name
         if place in self._guards:
             return
@@ -320,35 +322,37 @@ class GuardCollector:
     def _note_by_name(self, value: Any, path: str) -> None:
         if type(value) not in _NAMELESS:
             self._by_name.append((value, path))
-            self._named(value, path)
+            self._collect_named(value, path)
 
-    def _named(self, value: Any, path: str) -> None:
+    def _collect_named(self, value: Any, path: str) -> None:
         """Look at what an object has under the names that count."""
         if isinstance(value, types.FunctionType):
-            self._namespace(value.__dict__, self._names, path)
+            self._collect_namespace(value.__dict__, self._names, path)
         elif isinstance(value, types.ModuleType):
-            self._namespace(vars(value), self._names, path, self._everything(value, vars(value), path))
+            self._collect_namespace(
+                vars(value), self._names, path, self._collect_whole_namespace(value, vars(value), path)
+            )
         elif isinstance(value, type):
-            self._class(value, path)
+            self._collect_class(value, path)
         elif isinstance(value, weakref.ReferenceType):
-            self._referred(value, f"{path}()", path)
+            self._collect_weak_reference(value, f"{path}()", path)
         elif isinstance(value, (weakref.WeakValueDictionary, weakref.WeakKeyDictionary, weakref.WeakSet)):
             kind = list if isinstance(value, weakref.WeakSet) else dict
-            self._referred(functools.partial(kind, value), f"{path}[...]", path)
+            self._collect_weak_reference(functools.partial(kind, value), f"{path}[...]", path)
         else:
-            self._instance(value, path)
+            self._collect_instance(value, path)
 
     def _space(self, value: Any) -> Mapping[str, Any] | None:
         if isinstance(value, type):
             return self._space_of(value)
         return None if isinstance(value, threading.local) else namespace_of(value)
 
-    def _visit(self, value: Any, path: str) -> None:
+    def _collect_from_object(self, value: Any, path: str) -> None:
         if type(value) in self._ordinary:
-            self._contained(value, path)
+            self._collect_container(value, path)
             self._note_by_name(value, path)
         elif isinstance(value, types.FunctionType):
-            self._function(value, path)
+            self._collect_function(value, path)
         elif value is _IMPORT:
             raise UnsupportedOperation(
                 f"{path} is Python's __import__ under another name; write __import__ or import_module"
@@ -357,18 +361,18 @@ class GuardCollector:
             isinstance(value, types.MethodType) and isinstance(value.__self__, QUEUES)
         ):
             if value.__name__ not in WRITES:
-                self._reach(value.__self__, path)
+                self._collect_object(value.__self__, path)
             else:
                 self._objects.append((path, value.__self__))
                 called = f"{value.__name__}()"  # no name of a variable
                 self._written[id(value), GuardKind.ENTRY, called] = path, value.__self__
                 self._writes.add(("attributes", called, value.__name__))
         elif isinstance(value, types.MethodType):
-            self._reach(value.__func__, path)
-            self._reach(value.__self__, "self")
+            self._collect_object(value.__func__, path)
+            self._collect_object(value.__self__, "self")
         elif isinstance(value, functools.partial):
             for part in (value.func, value.args, value.keywords):
-                self._reach(part, path)
+                self._collect_object(part, path)
         elif isinstance(value, (staticmethod, classmethod)):
             if not isinstance(value.__func__, types.FunctionType):
                 pass
@@ -377,64 +381,66 @@ class GuardCollector:
             else:
                 for asked in analyze_code(value.__func__.__code__).computed:
                     if asked.start == "first":  # a class, or whatever it is called with
-                        self._read_all_attributes_of(MISSING, (), asked.absent)
-            self._reach(value.__func__, path)
+                        self._collect_all_attributes_of(MISSING, (), asked.absent)
+            self._collect_object(value.__func__, path)
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
             names = (
                 name for text in value.__reduce__()[1] if isinstance(text, str) for name in text.split(".")
             )
             self._read(frozenset(names))
         elif isinstance(value, property):
-            self._reach(value.fget, path)
+            self._collect_object(value.fget, path)
         elif isinstance(value, functools.cached_property):
-            self._reach(value.func, path)
+            self._collect_object(value.func, path)
         elif isinstance(value, (type, types.ModuleType)):
             self._note_by_name(value, path)
         elif value is os.environ:
-            self._contained(vars(value)["_data"], path)
+            self._collect_container(vars(value)["_data"], path)
         elif isinstance(value, ContextVar):
             content = value.get(MISSING)
-            self._guard(f"{path}.get()", GuardKind.CONTEXT, value, "", content)
-            self._reach(content, f"{path}.get()")
+            self._collect_guard(f"{path}.get()", GuardKind.CONTEXT, value, "", content)
+            self._collect_object(content, f"{path}.get()")
         elif isinstance(value, _REFERENCES):
             self._note_by_name(value, path)
         elif isinstance(value, (UserDict, UserList, ChainMap)):
             name = "maps" if isinstance(value, ChainMap) else "data"
-            self._guard(path, GuardKind.ATTRIBUTE, value, name, getattr(value, name))
-            self._reach(getattr(value, name), path)
+            self._collect_guard(path, GuardKind.ATTRIBUTE, value, name, getattr(value, name))
+            self._collect_object(getattr(value, name), path)
             self._note_by_name(value, path)
         else:
             if has_state(value):
-                self._guard(f"the state of {path}", GuardKind.STATE, value, "", state_of(value))
+                self._collect_guard(f"the state of {path}", GuardKind.STATE, value, "", state_of(value))
                 for part in parts_of(value):
-                    self._reach(part, path)
+                    self._collect_object(part, path)
             elif isinstance(value, (*_CONTAINERS, torch.nn.Module)):
                 self._ordinary.add(type(value))
             elif isinstance(value, torch.optim.Optimizer):  # whose methods are torch's, and set gradients
                 for group in value.param_groups:
                     for parameter in group["params"]:
-                        self._reach(parameter, f"a parameter of {path}")
-            self._contained(value, path)
+                        self._collect_object(parameter, f"a parameter of {path}")
+            self._collect_container(value, path)
             self._note_by_name(value, path)
 
-    def _referred(self, reference: Callable[[], Any], where: str, path: str) -> None:
+    def _collect_weak_reference(self, reference: Callable[[], Any], where: str, path: str) -> None:
         """A weak reference: what is behind it is not kept alive by a guard."""
         names, ahead = self._wanted | _REGISTRIES, dict[int, Any]()
-        seen = functools.partial(observable_content, names=names)
+        seen = functools.partial(observable_opaque_content, names=names)
         how = f"by {len(names)} names"
-        self._guard(where, GuardKind.REFERRED, reference, how, (seen, seen(reference(), objects=ahead)))
+        self._collect_guard(
+            where, GuardKind.REFERRED, reference, how, (seen, seen(reference(), objects=ahead))
+        )
         for value in ahead.values():
-            self._reach(value if callable(value) and not namespace_of(value) else type(value), path)
+            self._collect_object(value if callable(value) and not namespace_of(value) else type(value), path)
 
-    def _function(self, function: types.FunctionType, path: str) -> None:
+    def _collect_function(self, function: types.FunctionType, path: str) -> None:
         if function is os.getenv:
-            self._reach(os.environ, "os.environ")
-        self._reach(getattr(function, "__wrapped__", None), path)
+            self._collect_object(os.environ, "os.environ")
+        self._collect_object(getattr(function, "__wrapped__", None), path)
         if is_library(function.__globals__.get("__name__")):
             for cell in function.__closure__ or ():  # what a decorator has taken
                 content = content_of(cell)
                 if callable(content):
-                    self._reach(content, path)
+                    self._collect_object(content, path)
             return
         if not self._counts(function):
             self._waiting.setdefault(function.__code__, []).append((function, path))
@@ -451,42 +457,46 @@ class GuardCollector:
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             value = getattr(function, name)
             if value is not None:
-                self._guard(f"{path}.{name}", GuardKind.ATTRIBUTE, function, name, value)
+                self._collect_guard(f"{path}.{name}", GuardKind.ATTRIBUTE, function, name, value)
                 if name != "__code__":
-                    self._reach(value, f"{path}.{name}")
+                    self._collect_object(value, f"{path}.{name}")
         if function.__dict__:
             self._note_by_name(function, path)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             value = content_of(cell)
             if value is not MISSING and _counts(reads.cells, name, value):
-                self._guard(name, GuardKind.CELL, cell, name, value)
-                self._reach(value, name)
+                self._collect_guard(name, GuardKind.CELL, cell, name, value)
+                self._collect_object(value, name)
             elif value is not MISSING:
                 self._only_written(name, GuardKind.CELL, cell, name, value)
         space = function.__globals__
         self._objects.append(("", space))
         builtin = reads.names.read - space.keys()
         everything = names_of(space) if "globals" in builtin else ()
-        self._namespace(space, reads.names, "", everything)
+        self._collect_namespace(space, reads.names, "", everything)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         for asked in reads.computed:
             if asked.start == "global":
-                self._read_all_attributes_of(space.get(asked.path[0], MISSING), asked.path[1:], asked.absent)
+                self._collect_all_attributes_of(
+                    space.get(asked.path[0], MISSING), asked.path[1:], asked.absent
+                )
             elif asked.start == "cell":
-                self._read_all_attributes_of(content_of(cells[asked.path[0]]), asked.path[1:], asked.absent)
+                self._collect_all_attributes_of(
+                    content_of(cells[asked.path[0]]), asked.path[1:], asked.absent
+                )
             elif asked.start != "first" or not _is_method(function):
-                self._read_all_attributes_of(MISSING, (), asked.absent)
+                self._collect_all_attributes_of(MISSING, (), asked.absent)
         if everything:
-            self._guard("the names of globals", GuardKind.NAMES, space, "", names_of(space))
+            self._collect_guard("the names of globals", GuardKind.NAMES, space, "", names_of(space))
         if _ENVIRONMENT & (reads.attributes.read | builtin):
-            self._reach(os.environ, "os.environ")
+            self._collect_object(os.environ, "os.environ")
         for level, name in reads.modules:
-            self._imported("." * level + name, space.get("__package__") or space.get("__name__") or "")
+            self._collect_import("." * level + name, space.get("__package__") or space.get("__name__") or "")
 
     def _counts(self, function: types.FunctionType) -> bool:
         return self._called is None or function.__code__ in self._called
 
-    def _imported(self, name: str, package: str) -> None:
+    def _collect_import(self, name: str, package: str) -> None:
         try:
             full = importlib.util.resolve_name(name, package)
         except ImportError:
@@ -495,12 +505,16 @@ class GuardCollector:
         for count in range(1, len(parts) + 1):
             part = ".".join(parts[:count])
             if part in sys.modules and not is_library(part):
-                self._guard(f"sys.modules[{part!r}]", GuardKind.ENTRY, sys.modules, part, sys.modules[part])
-            self._reach(sys.modules.get(part), part)
+                self._collect_guard(
+                    f"sys.modules[{part!r}]", GuardKind.ENTRY, sys.modules, part, sys.modules[part]
+                )
+            self._collect_object(sys.modules.get(part), part)
         if full not in sys.modules and not is_library(full):
-            self._guard(f"the import of {full}", GuardKind.ABSENT, sys.modules, full, frozenset((full,)))
+            self._collect_guard(
+                f"the import of {full}", GuardKind.ABSENT, sys.modules, full, frozenset((full,))
+            )
 
-    def _read_all_attributes_of(self, value: Any, path: Sequence[str], absent: bool) -> None:
+    def _collect_all_attributes_of(self, value: Any, path: Sequence[str], absent: bool) -> None:
         """Let every attribute count of what a path leads to from an object; of all, if it leads nowhere."""
         for name in path:
             space = namespace_of(value) or {}
@@ -511,18 +525,18 @@ class GuardCollector:
         number = ANY if value is MISSING or isinstance(value, _COMPUTED) else id(value)
         self._opened[number] = self._opened.get(number, False) or absent
 
-    def _everything(self, value: Any, space: Mapping[str, Any], path: str) -> Collection[str]:
+    def _collect_whole_namespace(self, value: Any, space: Mapping[str, Any], path: str) -> Collection[str]:
         """All names in the namespace of an object of which every attribute counts."""
         # (`getattr` with a computed name of a module counts where the code names the module: from one module
         # to the next everything is reached that has ever been imported.)
         any_one = () if isinstance(value, types.ModuleType) else (ANY,)
         numbers = self._whole.keys() & {id(value), *any_one}
         if any(self._whole[number] for number in numbers):
-            self._guard(f"the names in {path}", GuardKind.NAMES, space, "", names_of(space))
+            self._collect_guard(f"the names in {path}", GuardKind.NAMES, space, "", names_of(space))
         elif numbers:
             above = value.__mro__[1:] if isinstance(value, type) else type(value).__mro__
             hidden = frozenset(name for cls in above for name in vars(cls) if name not in space)
-            self._guard(f"a new name in {path}", GuardKind.ABSENT, space, "of a class", hidden)
+            self._collect_guard(f"a new name in {path}", GuardKind.ABSENT, space, "of a class", hidden)
         return names_of(space) if numbers else ()
 
     def _read(self, names: frozenset[str], written: frozenset[str] = frozenset()) -> None:
@@ -531,7 +545,7 @@ class GuardCollector:
             read = known.read | names
             self._attributes = Names(read, (known.written | written) - read)
 
-    def _namespace(
+    def _collect_namespace(
         self,
         space: Mapping[str, Any],
         names: Names,
@@ -559,14 +573,14 @@ class GuardCollector:
                 continue
             where, value = f"{path}.{name}" if path else name, space[name]
             if name in more or _counts(names, name, value):
-                self._guard(where, GuardKind.ENTRY, space, name, value)
-                self._reach(value, where)
+                self._collect_guard(where, GuardKind.ENTRY, space, name, value)
+                self._collect_object(value, where)
             else:
                 self._only_written(where, GuardKind.ENTRY, space, name, value)
         _, _, parts = self._absent.setdefault(id(space), (space, path, []))
         if names is self._names:
             self._by_names[id(space)] = None
-        absent = self._others(names.read, space)
+        absent = self._collect_absent_names(names.read, space)
         if not any(absent is part for part in parts):
             parts.append(absent)
 
@@ -578,7 +592,7 @@ class GuardCollector:
             place, where = (id(value), GuardKind.CONTEXT, ""), f"{path}.get()"
             self._unread.setdefault(place, Guard(where, GuardKind.CONTEXT, value, "", value.get(MISSING)))
 
-    def _others(self, read: frozenset[str], space: Mapping[str, Any]) -> frozenset[str]:
+    def _collect_absent_names(self, read: frozenset[str], space: Mapping[str, Any]) -> frozenset[str]:
         """The names that are read and not in a namespace. (There are many namespaces, and few that differ in
         this: those of the instances of a class share one set.)"""
         present = read.intersection(space)
@@ -587,7 +601,7 @@ class GuardCollector:
             known = self._others_of[read, present] = read - present
         return known
 
-    def _class(self, cls: type, path: str) -> None:
+    def _collect_class(self, cls: type, path: str) -> None:
         below = [base for base in cls.__mro__[1:] if is_library(base.__module__)]
         called = [
             name
@@ -597,29 +611,31 @@ class GuardCollector:
             and name not in OPTIONAL
         ]
         space = self._space_of(cls)
-        self._namespace(space, self._names, path, {*called, *self._everything(cls, space, path)})
+        self._collect_namespace(
+            space, self._names, path, {*called, *self._collect_whole_namespace(cls, space, path)}
+        )
         for base in cls.__mro__[1:]:
-            self._reach(base, base.__name__)
+            self._collect_object(base, base.__name__)
         if type(cls) is not type:  # whose attributes are the class's, too
-            self._reach(type(cls), type(cls).__name__)
+            self._collect_object(type(cls), type(cls).__name__)
 
-    def _instance(self, value: Any, path: str) -> None:
+    def _collect_instance(self, value: Any, path: str) -> None:
         cls: Any = type(value)
         library = is_library(cls.__module__) and not isinstance(value, _RECORDS)
         names = self._names
         if isinstance(value, threading.local):
-            self._local(value, path)
+            self._collect_thread_local(value, path)
         space = None if isinstance(value, threading.local) else namespace_of(value)
         if not library:
             for asked in self._classes.computed_accesses(cls):
-                self._read_all_attributes_of(value, asked.path, asked.absent)
+                self._collect_all_attributes_of(value, asked.path, asked.absent)
         whole = not library and not self._whole.keys().isdisjoint((id(value), ANY))
         if space is not None:
             if "__wrapped__" in space:
-                self._reach(space["__wrapped__"], path)
+                self._collect_object(space["__wrapped__"], path)
             more: frozenset[str] = frozenset()
             if whole:
-                more |= {*self._everything(value, space, path)}
+                more |= {*self._collect_whole_namespace(value, space, path)}
             if not library or isinstance(value, torch.nn.Module):
                 for name in self._classes.read_by_libraries(cls) & space.keys():
                     # What a class of torch's keeps for itself is its own business.
@@ -628,7 +644,7 @@ class GuardCollector:
                     elif isinstance(value, torch.nn.Module) and name not in names.read:
                         self._caches.setdefault((id(space), name), (space, name, space[name]))
             # (What a compiled function keeps may have the name of something that it reads of others.)
-            self._namespace(space, names, path, more, public=is_compiler(cls.__module__))
+            self._collect_namespace(space, names, path, more, public=is_compiler(cls.__module__))
             if isinstance(value, torch.nn.Module) and _OWN_FORWARD.isdisjoint(space):
                 # (Which torch's code calls, and a module of its own comes before its class's.)
                 parts = self._absent[id(space)][2]
@@ -636,45 +652,49 @@ class GuardCollector:
                     parts.append(_OWN_FORWARD)
         if isinstance(value, torch.nn.Module):
             for hooks in module_hooks.global_hook_registries():
-                self._reach(hooks, "torch.nn.modules.module's hooks of all modules")
+                self._collect_object(hooks, "torch.nn.modules.module's hooks of all modules")
         if library:
             return
         if space is not None:
-            self._guard(f"{path}.__class__", GuardKind.ATTRIBUTE, value, "__class__", cls)
-        self._reach(cls, cls.__name__)
+            self._collect_guard(f"{path}.__class__", GuardKind.ATTRIBUTE, value, "__class__", cls)
+        self._collect_object(cls, cls.__name__)
         for name in self._classes.slots(cls):
             if whole or name in names.read:
                 content = getattr(value, name, MISSING)
                 if content is not MISSING:
-                    self._guard(f"{path}.{name}", GuardKind.ATTRIBUTE, value, name, content)
-                    self._reach(content, f"{path}.{name}")
+                    self._collect_guard(f"{path}.{name}", GuardKind.ATTRIBUTE, value, name, content)
+                    self._collect_object(content, f"{path}.{name}")
 
-    def _local(self, value: threading.local, path: str) -> None:
+    def _collect_thread_local(self, value: threading.local, path: str) -> None:
         """What the thread that calls has there."""
         space = value.__dict__
-        for name in {*self._names.read, *self._names.written, *self._everything(value, space, path)}:
+        for name in {
+            *self._names.read,
+            *self._names.written,
+            *self._collect_whole_namespace(value, space, path),
+        }:
             content = space.get(name, MISSING)
             if name.isidentifier() and _counts(self._names, name, content):
-                self._guard(f"{path}.{name}", GuardKind.LOCAL, value, name, content)
-                self._reach(content, f"{path}.{name}")
+                self._collect_guard(f"{path}.{name}", GuardKind.LOCAL, value, name, content)
+                self._collect_object(content, f"{path}.{name}")
 
-    def _contained(self, value: Any, path: str) -> None:
+    def _collect_container(self, value: Any, path: str) -> None:
         where = f"{path}[...]"
         if isinstance(value, (dict, types.MappingProxyType)):
             entries = builtin_view(value)
             keys, values = tuple(entries), tuple(entries.values())
-            self._guard(where, GuardKind.ENTRIES, value, "", (keys, values))
+            self._collect_guard(where, GuardKind.ENTRIES, value, "", (keys, values))
             for key, one in zip(keys, values, strict=True):
-                self._reach(key, where)
-                self._reach(one, f"{path}[{key!r}]" if isinstance(key, (str, int)) else where)
+                self._collect_object(key, where)
+                self._collect_object(one, f"{path}[{key!r}]" if isinstance(key, (str, int)) else where)
         elif isinstance(value, _CONTAINERS):
             items = builtin_view(value)
             if isinstance(value, SEQUENCES):
-                self._guard(where, GuardKind.ITEMS, value, "", tuple(items))
+                self._collect_guard(where, GuardKind.ITEMS, value, "", tuple(items))
             for i, one in enumerate(items):
-                self._reach(one, where if isinstance(value, (set, frozenset)) else f"{path}[{i}]")
-        elif has_memory(value):
-            self._guard(where, GuardKind.BYTES, value, "", contents(value))
+                self._collect_object(one, where if isinstance(value, (set, frozenset)) else f"{path}[{i}]")
+        elif has_introspectable_memory(value):
+            self._collect_guard(where, GuardKind.BYTES, value, "", contents(value))
 
 
 def _counts(names: Names, name: str, value: Any) -> bool:

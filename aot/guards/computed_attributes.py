@@ -46,21 +46,22 @@ def computed_accesses(code: CodeType, instructions: Sequence[dis.Instruction]) -
     for i, one in enumerate(instructions):
         if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in BY_NAME | _FOR_ALL:
             last = _end_of_path(instructions, i + 1)
-            call = None if last is None else call_with(instructions, last)
+            call = None if last is None else attribute_call_with(instructions, last)
             if last is None or call is None:
                 if one.argval in BY_NAME or not instructions[i + 1].opname.endswith("CALL"):
                     yield ComputedAccess("", (), True)
             elif one.argval not in BY_NAME or _name_for(instructions, last, call) is None:
-                yield _path(code, instructions, last, one.argval != "getattr" or call.argval != 2)
+                yield _attribute_path(code, instructions, last, one.argval != "getattr" or call.argval != 2)
         elif one.opname in _NAMED and (
-            one.argval in _DEEP or (one.argval in _GETTERS and _constants(instructions, i) is None)
+            one.argval in _DEEP
+            or (one.argval in _GETTERS and _constant_attribute_names(instructions, i) is None)
         ):
             yield ComputedAccess("", (), True)
         elif one.opname in ("LOAD_ATTR", "LOAD_METHOD") and one.argval == "__dict__":
-            yield _path(code, instructions, i - 1, True)
+            yield _attribute_path(code, instructions, i - 1, True)
 
 
-def _constants(instructions: Sequence[dis.Instruction], i: int) -> list[str] | None:
+def _constant_attribute_names(instructions: Sequence[dis.Instruction], i: int) -> list[str] | None:
     """The arguments of the call of what is loaded at `i`, if they are strings."""
     found: list[str] = []
     for one in instructions[i + 1 :]:
@@ -77,15 +78,15 @@ def constant_names(instructions: Sequence[dis.Instruction]) -> Iterator[str]:
     for i, one in enumerate(instructions):
         if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in BY_NAME:
             last = _end_of_path(instructions, i + 1)
-            call = None if last is None else call_with(instructions, last)
+            call = None if last is None else attribute_call_with(instructions, last)
             name = None if last is None or call is None else _name_for(instructions, last, call)
             if name is not None:
                 yield name
         elif one.opname in _NAMED and one.argval in _GETTERS:
-            yield from _constants(instructions, i) or ()
+            yield from _constant_attribute_names(instructions, i) or ()
 
 
-def as_seen_from_outer(code: CodeType, asked: ComputedAccess) -> ComputedAccess:
+def accesses_seen_from_outer(code: CodeType, asked: ComputedAccess) -> ComputedAccess:
     """What a function within the code asks, as seen from the code."""
     if asked.start == "cell" and asked.path[0] in code.co_cellvars:
         first = code.co_argcount and asked.path[0] == code.co_varnames[0]
@@ -97,7 +98,7 @@ def as_seen_from_outer(code: CodeType, asked: ComputedAccess) -> ComputedAccess:
     return ComputedAccess("", (), asked.absent) if asked.start == "first" else asked
 
 
-def call_with(instructions: Sequence[dis.Instruction], i: int) -> dis.Instruction | None:
+def attribute_call_with(instructions: Sequence[dis.Instruction], i: int) -> dis.Instruction | None:
     """The call of which what the instruction loads is an argument as it is."""
     depth = 1  # of the stack, from what is loaded on
     for one in instructions[i + 1 :]:
@@ -125,10 +126,12 @@ def _is_method(one: dis.Instruction) -> bool:
 def _name_for(instructions: Sequence[dis.Instruction], last: int, call: dis.Instruction) -> str | None:
     one = instructions[last + 1]
     constant = one.opname == "LOAD_CONST" and isinstance(one.argval, str)
-    return one.argval if constant and call_with(instructions, last + 1) is call else None
+    return one.argval if constant and attribute_call_with(instructions, last + 1) is call else None
 
 
-def _path(code: CodeType, instructions: Sequence[dis.Instruction], i: int, absent: bool) -> ComputedAccess:
+def _attribute_path(
+    code: CodeType, instructions: Sequence[dis.Instruction], i: int, absent: bool
+) -> ComputedAccess:
     """The path that ends at `i`; a variable that is assigned once is what it is assigned."""
     names: list[str] = []
     while instructions[i].opname == "LOAD_ATTR" and not _is_method(instructions[i]):
@@ -143,7 +146,7 @@ def _path(code: CodeType, instructions: Sequence[dis.Instruction], i: int, absen
     if start in ("local", "cell") and not stores and (name,) == parameter:
         return ComputedAccess("first", tuple(names), absent)
     if start == "local" and len(stores) == 1 and name not in code.co_varnames[: _parameters(code)]:
-        source = _path(code, instructions, stores[0] - 1, absent)
+        source = _attribute_path(code, instructions, stores[0] - 1, absent)
         return replace(source, path=(*source.path, *names)) if source.start else source
     return ComputedAccess("", (), absent)
 

@@ -47,7 +47,7 @@ def builtin_view(value: Any) -> Any:
     >>> class Nine(list):
     ...     def __iter__(self):
     ...         return iter([9])
-    >>> tuple(Nine([1, 2])), tuple(raw(Nine([1, 2])))
+    >>> tuple(Nine([1, 2])), tuple(builtin_view(Nine([1, 2])))
     ((9,), (1, 2))
     """
     kind = type(value)

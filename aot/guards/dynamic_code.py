@@ -31,7 +31,7 @@ def dynamic_code_refused() -> Iterator[None]:
     global _hooked
     with _lock:
         if not _hooked:
-            sys.addaudithook(_audit)
+            sys.addaudithook(_audit_dynamic_code)
             _hooked = True
     before = getattr(_now, "refused", False)
     _now.refused = True
@@ -41,7 +41,7 @@ def dynamic_code_refused() -> Iterator[None]:
         _now.refused = before
 
 
-def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+def _audit_dynamic_code(event: str, arguments: tuple[Any, ...]) -> None:
     if event not in ("compile", "exec") or not getattr(_now, "refused", False):
         return
     frame = sys._getframe(1)

@@ -169,7 +169,7 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
     scope: dict[str, Any] = dict(_SCOPE)
     kinds: dict[str, list[Guard]] = {}
     for one in guards:
-        kinds.setdefault(_group(one), []).append(one)
+        kinds.setdefault(_guard_group(one), []).append(one)
     tests = []
     rest: list[Guard] = []
     for name, ones in kinds.items():
@@ -183,7 +183,7 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
         if count == 0:
             tests.append(f"(not o{i})")
         else:
-            alive, now = _now(i, one, scope)
+            alive, now = _guarded_place_now(i, one, scope)
             test = _TESTS[one.kind].format(i=i, name=one.name, count=count, alive=alive, now=now)
             tests.append(f"({test})")
     body = "\n        and ".join(tests)
@@ -205,7 +205,7 @@ def _compiled(source: str) -> CodeType:
     return compile(source, "<guards>", "exec")
 
 
-def _group(one: Guard) -> str:
+def _guard_group(one: Guard) -> str:
     """What kind of test it can share with others; "" for none."""
     if one.kind in (GuardKind.ITEMS, GuardKind.ENTRIES):
         if _count(one) == 0:
@@ -227,7 +227,7 @@ def _empty(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
     return "not any(empty)"
 
 
-def _entry(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
+def _entry_guards_test(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
     owners, names, values = zip(*((one.owner, one.name, one.expected) for one in guards), strict=True)
 
     def found() -> Iterator[Any]:
@@ -242,12 +242,12 @@ def _absent(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
     return "all(map(disjoint, keys, absent))"
 
 
-def _entries(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
+def _entries_guards_test(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
     owners = tuple(one.owner for one in guards)
     counts = tuple(len(one.expected[0]) for one in guards)
     keys = tuple(key for one in guards for key in one.expected[0])
     values = tuple(value for one in guards for value in one.expected[1])
-    nows = _nows(values)
+    nows = _guarded_values_now(values)
     tensors = [value.now for value in values if isinstance(value, GuardedTensor)]
 
     def found() -> Iterator[Any]:
@@ -267,7 +267,7 @@ def _entries(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
     return "entries()"
 
 
-def _likeness(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
+def _likeness_guard_test(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
     pairs = tuple((one.owner, one.expected) for one in guards)
 
     def same() -> bool:
@@ -283,20 +283,24 @@ def _likeness(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
 
 def _alike(found: Iterator[Any], values: Sequence[Any]) -> bool:
     """Whether each of what is found is what was there, or the same for the function."""
-    return all(_same(one, value) for one, value in zip(found, values, strict=True) if one is not value)
+    return all(
+        _is_same_guarded_value(one, value)
+        for one, value in zip(found, values, strict=True)
+        if one is not value
+    )
 
 
 _GROUPS: dict[str, Callable[[Sequence[Guard], dict[str, Any]], str]] = {
     "empty": _empty,
-    "entry": _entry,
+    "entry": _entry_guards_test,
     "absent": _absent,
-    "entries": _entries,
-    "likeness": _likeness,
+    "entries": _entries_guards_test,
+    "likeness": _likeness_guard_test,
 }
 _MANY = 8  # guards of a kind from which on they share a test
 
 
-def _now(i: int, one: Guard, scope: dict[str, Any]) -> tuple[str, str]:
+def _guarded_place_now(i: int, one: Guard, scope: dict[str, Any]) -> tuple[str, str]:
     """Whether what was there is still anywhere, if that has to be asked, and what it is now: in words of the
     test. (Of a tensor that is gone there is None, which is not what was there.)"""
     if isinstance(one.expected, GuardedTensor):
@@ -305,14 +309,14 @@ def _now(i: int, one: Guard, scope: dict[str, Any]) -> tuple[str, str]:
     if one.kind not in (GuardKind.ENTRIES, GuardKind.ITEMS):
         return "", f"v{i}"
     values = one.expected[1] if one.kind is GuardKind.ENTRIES else one.expected
-    nows = _nows(values)
+    nows = _guarded_values_now(values)
     if nows is None:
         return "", f"v{i}[1]" if one.kind is GuardKind.ENTRIES else f"v{i}"
     scope[f"r{i}"], scope[f"t{i}"] = nows, [value.now for value in values if isinstance(value, GuardedTensor)]
     return f"all_alive(t{i}) and ", f"map(call, r{i})"
 
 
-def _nows(values: Sequence[Any]) -> list[Callable[[], Any]] | None:
+def _guarded_values_now(values: Sequence[Any]) -> list[Callable[[], Any]] | None:
     """What gives these as they are now; None where they are themselves."""
     if not any(isinstance(value, GuardedTensor) for value in values):
         return None
@@ -355,7 +359,7 @@ def _count(guard: Guard) -> int | None:
     return len(guard.expected) if guard.kind is GuardKind.ITEMS else None
 
 
-def _same(value: Any, expected: Any) -> bool:
+def _is_same_guarded_value(value: Any, expected: Any) -> bool:
     """Whether the function can take the one for the other, without looking further."""
     if value is expected:
         return True
@@ -371,10 +375,12 @@ def _same(value: Any, expected: Any) -> bool:
         return bool(constant_key(value) == constant_key(expected))
     if isinstance(value, (tuple, list)):  # guards see to it that `expected` is what it was
         now, then = builtin_view(value), builtin_view(expected)
-        return len(now) == len(then) and all(map(_same, now, then))
+        return len(now) == len(then) and all(map(_is_same_guarded_value, now, then))
     if isinstance(value, dict):
         now, then = builtin_view(value), builtin_view(expected)
-        return _same(tuple(now), tuple(then)) and _same(tuple(now.values()), tuple(then.values()))
+        return _is_same_guarded_value(tuple(now), tuple(then)) and _is_same_guarded_value(
+            tuple(now.values()), tuple(then.values())
+        )
     return isinstance(value, Tensor) and tensor_likeness(value) == tensor_likeness(expected)
 
 
@@ -384,7 +390,7 @@ def contents(owner: Any) -> tuple[str, tuple[int, ...] | None, bytes]:
 
 
 _SCOPE: dict[str, Any] = {
-    "same": _same,
+    "same": _is_same_guarded_value,
     "alike": _alike,
     "all_alive": _all_alive,
     "disjoint": type({}.keys()).isdisjoint,

@@ -22,7 +22,7 @@ def referents(value: Any, among: Set[int] | None = None) -> list[tuple[str, Any]
     """
     return [
         (_path(how, key), one)
-        for how, keys, values in _held_by(value)
+        for how, keys, values in _referents_held_by(value)
         for key, one in zip(keys, values, strict=True)
         if among is None or id(one) in among
     ]
@@ -36,10 +36,10 @@ def _path(how: str, key: Any) -> str:
 
 def referent_values(value: Any) -> Iterator[Any]:
     """The same without saying how one gets there, in a fraction of the time."""
-    return itertools.chain.from_iterable([values for _, _, values in _held_by(value)])
+    return itertools.chain.from_iterable([values for _, _, values in _referents_held_by(value)])
 
 
-def _held_by(value: Any) -> list[tuple[str, Iterable[Any], Iterable[Any]]]:
+def _referents_held_by(value: Any) -> list[tuple[str, Iterable[Any], Iterable[Any]]]:
     """What is directly in an object: how it is read, the names, keys or positions, and the values."""
     kind = type(value)
     if kind is dict:
@@ -96,7 +96,7 @@ def namespace_of(value: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def has_memory(value: Any) -> bool:
+def has_introspectable_memory(value: Any) -> bool:
     if isinstance(value, bytes):
         return False
     try:

@@ -30,7 +30,7 @@ def checking_legacy_types() -> Iterator[None]:
     with _lock:
         _checking += 1
         if _checking == 1:
-            builtins.isinstance = _checking_instances(builtins.isinstance)
+            builtins.isinstance = _checking_legacy_instances(builtins.isinstance)
     try:
         yield
     finally:
@@ -40,7 +40,7 @@ def checking_legacy_types() -> Iterator[None]:
                 builtins.isinstance = builtins.isinstance.__wrapped__  # type: ignore[attr-defined]
 
 
-def _checking_instances(original: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+def _checking_legacy_instances(original: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     @functools.wraps(original)
     def check(value: Any, classes: Any, /) -> bool:
         if original(value, classes):

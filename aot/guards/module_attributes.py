@@ -30,7 +30,7 @@ def attributes_read_by_forward(module: nn.Module) -> Iterator[Attribute]:
     if isinstance(module, fx.GraphModule):
         return
     modules = [*module.modules()]
-    names = _named(modules)
+    names = _attributes_named_by_methods(modules)
     if not names:
         return
     for number, one in enumerate(modules):
@@ -41,9 +41,9 @@ def attributes_read_by_forward(module: nn.Module) -> Iterator[Attribute]:
                 yield number, space, name
 
 
-def _named(modules: Sequence[nn.Module]) -> set[str]:
+def _attributes_named_by_methods(modules: Sequence[nn.Module]) -> set[str]:
     """What methods of these name, where they are reached."""
-    tables = [_methods(cls) for cls in {type(one): None for one in modules}]
+    tables = [_attributes_of_methods(cls) for cls in {type(one): None for one in modules}]
     if not any(tables):
         return set()
     ahead = [name for table in tables for name in table if name == "forward" or name.startswith("__")]
@@ -63,7 +63,7 @@ def _named(modules: Sequence[nn.Module]) -> set[str]:
     return found
 
 
-def _methods(cls: type) -> Mapping[str, frozenset[str]]:
+def _attributes_of_methods(cls: type) -> Mapping[str, frozenset[str]]:
     """The names that each method of a class uses. (None of libraries' classes, which register tensors.)"""
     known = _METHODS.get(cls)
     if known is None:

@@ -75,7 +75,7 @@ def state_of(owner: Any) -> object:
     if isinstance(owner, (numpy.random.Generator, numpy.random.BitGenerator)):
         bits = owner if isinstance(owner, numpy.random.BitGenerator) else owner.bit_generator
         return _numbers(bits.state)
-    return _position(owner, set())
+    return _iterator_state(owner, set())
 
 
 def parts_of(owner: Any) -> list[Any]:
@@ -85,7 +85,7 @@ def parts_of(owner: Any) -> list[Any]:
     return [one for one in gc.get_referents(owner) if not isinstance(one, (types.FrameType, types.CodeType))]
 
 
-def observable_content(value: Any, names: Set[str], objects: dict[int, Any]) -> object:
+def observable_opaque_content(value: Any, names: Set[str], objects: dict[int, Any]) -> object:
     """What can be seen of an object through attributes with these names, entries of containers, and so on.
 
     Args:
@@ -100,13 +100,16 @@ def observable_content(value: Any, names: Set[str], objects: dict[int, Any]) -> 
     objects[id(value)] = value
     if isinstance(value, Mapping):
         return [
-            [observable_content(part, names, objects) for part in entry]
+            [observable_opaque_content(part, names, objects) for part in entry]
             for entry in builtin_view(value).items()
         ]
     if isinstance(value, _CONTAINERS):
-        return [observable_content(one, names, objects) for one in builtin_view(value)]
+        return [observable_opaque_content(one, names, objects) for one in builtin_view(value)]
     space = {} if isinstance(value, (type, types.ModuleType)) else getattr(value, "__dict__", {})
-    held = [(name, observable_content(space[name], names, objects)) for name in sorted(names & space.keys())]
+    held = [
+        (name, observable_opaque_content(space[name], names, objects))
+        for name in sorted(names & space.keys())
+    ]
     return id(value), type(value), held
 
 
@@ -130,7 +133,7 @@ def _is_iterator(value: Any) -> bool:
     return not isinstance(following, types.FunctionType) or is_library(following.__module__)
 
 
-def _position(iterator: Any, seen: set[int]) -> object:
+def _iterator_state(iterator: Any, seen: set[int]) -> object:
     """Where an iterator is: what it says about that itself, and where all is that it goes through."""
     seen.add(id(iterator))
     told: object = None
@@ -150,10 +153,10 @@ def _position(iterator: Any, seen: set[int]) -> object:
         or (kind is _CALLING and isinstance(gc.get_referents(iterator)[0], types.FunctionType))
     ):
         return object()
-    return told, _values(parts_of(iterator), seen)
+    return told, _values_left_in_iterator(parts_of(iterator), seen)
 
 
-def _values(parts: Iterable[Any], seen: set[int]) -> list[object]:
+def _values_left_in_iterator(parts: Iterable[Any], seen: set[int]) -> list[object]:
     found: list[object] = []
     for one in parts:
         if isinstance(one, CONSTANTS):
@@ -161,9 +164,9 @@ def _values(parts: Iterable[Any], seen: set[int]) -> list[object]:
         elif id(one) in seen:
             found.append(id(one))
         elif _is_iterator(one):
-            found.append(_position(one, seen))
+            found.append(_iterator_state(one, seen))
         elif isinstance(one, tuple):
-            found.append(_values(one, seen))
+            found.append(_values_left_in_iterator(one, seen))
         else:
             found.append(id(one))
     return found

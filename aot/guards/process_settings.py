@@ -114,7 +114,7 @@ def changed_settings(before: Sequence[Any]) -> list[Setting]:
     return [setting for setting, value in zip(SETTINGS, before, strict=True) if setting.read() != value]
 
 
-def write_settings(before: Sequence[Any]) -> None:
+def restore_process_settings(before: Sequence[Any]) -> None:
     """Set all to what they were.
 
     Example:
@@ -122,7 +122,7 @@ def write_settings(before: Sequence[Any]) -> None:
         >>> torch.set_default_dtype(torch.float64)
         >>> [setting.name for setting in changed_settings(before)]
         ['the default dtype']
-        >>> write_settings(before)
+        >>> restore_process_settings(before)
         >>> changed_settings(before)
         []
     """

@@ -38,7 +38,7 @@ class ReachableObjects:
     def find_stored(self, tensors: Sequence[Tensor]) -> str | None:
         """A path to where one of the tensors is, if one is anywhere here."""
         sought = {id(tensor) for tensor in tensors}
-        layers = self._layers_down_to(sought) if sought else None
+        layers = self._reachable_layers_down_to(sought) if sought else None
         if layers is None:
             return None
         leading = set(sought)
@@ -56,7 +56,7 @@ class ReachableObjects:
                     ahead.append((f"{path}{part}", one))
         return None
 
-    def _layers_down_to(self, sought: Set[int]) -> list[list[Any]] | None:
+    def _reachable_layers_down_to(self, sought: Set[int]) -> list[list[Any]] | None:
         """The containers here, those in them, and so on, up to those that hold one of these, by id; None if
         none does.
 

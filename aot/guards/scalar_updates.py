@@ -75,12 +75,12 @@ _KINDS: dict[type, Any] = {int: _Int, float: _Float, str: _Str}
 _PLAIN: dict[type, Any] = {noting: kind for kind, noting in _KINDS.items()}
 
 
-def make_tracked(value: Any) -> Update | None:
+def make_tracked_scalar(value: Any) -> Update | None:
     """A value that is equal to this and notes what is done to it; None where there is none of its type.
 
     Example:
-        >>> value = noting(3)
-        >>> repeat(value + 1, value, 7)
+        >>> value = make_tracked_scalar(3)
+        >>> replay_updates(value + 1, value, 7)
         8
     """
     kind = _KINDS.get(type(value))
@@ -99,7 +99,7 @@ def replay_updates(made: Update, origin: Update, value: Any) -> Any:
     return value
 
 
-def _method(kind: type, name: str, reflected: bool) -> Callable[[Any, Any], Any] | None:
+def _scalar_method(kind: type, name: str, reflected: bool) -> Callable[[Any, Any], Any] | None:
     plain = getattr(kind, f"__{'r' if reflected else ''}{name}__", None)
     operate = getattr(operator, f"{name}_" if name in ("and", "or") else name)
     if plain is None:
@@ -109,7 +109,7 @@ def _method(kind: type, name: str, reflected: bool) -> Callable[[Any, Any], Any]
         result = plain(self, other)
         if result is NotImplemented:
             return result
-        noted = make_tracked(result) if type(other) in _OPERANDS else None
+        noted = make_tracked_scalar(result) if type(other) in _OPERANDS else None
         if noted is None:
             self.origin.leaked = True
             return result
@@ -122,6 +122,6 @@ def _method(kind: type, name: str, reflected: bool) -> Callable[[Any, Any], Any]
 for _kind, _noting in _KINDS.items():
     for _name in _OPERATORS:
         for _reflected in (False, True):
-            _made = _method(_kind, _name, _reflected)
+            _made = _scalar_method(_kind, _name, _reflected)
             if _made is not None:
                 setattr(_noting, f"__{'r' if _reflected else ''}{_name}__", _made)

@@ -31,8 +31,8 @@ from aot.guards.containers import SEQUENCES, builtin_view
 from aot.guards.guard import Guard, GuardKind, guard
 from aot.guards.introspection import referents
 from aot.guards.opaque_state import QUEUES
-from aot.guards.process_settings import read_settings, write_settings
-from aot.guards.scalar_updates import Update, make_tracked, replay_updates
+from aot.guards.process_settings import read_settings, restore_process_settings
+from aot.guards.scalar_updates import Update, make_tracked_scalar, replay_updates
 from aot.guards.variables import (
     Entries,
     Holder,
@@ -45,7 +45,7 @@ from aot.guards.variables import (
     State,
     Variables,
     changed_keys,
-    holders_of,
+    variable_holders_of,
 )
 from aot.tensors.constants import CONSTANTS
 from aot.torch_internals import plain_fakes
@@ -97,7 +97,7 @@ class SideEffects:
     once: tuple[str, ...] = ()
     resting: tuple[str, ...] = ()
 
-    def following(self, call: Callable[..., Any]) -> Callable[..., Any]:
+    def with_side_effects(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """A call that makes these changes when it is done."""
         if not self.effects or self.once:
             return call
@@ -146,14 +146,14 @@ class Snapshot:
             if id(value) in self._seen:
                 continue
             self._seen[id(value)] = value
-            for holder in holders_of(path, value, writable.spaces):
+            for holder in variable_holders_of(path, value, writable.spaces):
                 key = type(holder), id(holder.owner)
                 if key not in self._held:
                     self._held[key] = holder, holder.read()
                     fresh.append(self._held[key])
-        self._note(writable, fresh)
+        self._put_tracked_scalars(writable, fresh)
 
-    def _note(self, writable: Writable, fresh: Iterable[tuple[Holder, Any]]) -> None:
+    def _put_tracked_scalars(self, writable: Writable, fresh: Iterable[tuple[Holder, Any]]) -> None:
         """Put values that note what is done to them in the places of those that are only written."""
         names = _names_of_containers(writable)
         written = _stored(writable, updated=True)
@@ -173,12 +173,12 @@ class Snapshot:
                     self._watch(holder, key, value)
 
     def _watch(self, holder: Variables | Entries | Items, name: Any, value: Any) -> None:
-        noted = make_tracked(value)
+        noted = make_tracked_scalar(value)
         if noted is not None:
             holder.store(name, noted)
             self._noted[id(holder.owner), holder.kind, name] = holder, name, noted, value
 
-    def _settle(self) -> dict[tuple[int, GuardKind, Any], Callable[[], None] | None]:
+    def _settle_tracked_scalars(self) -> dict[tuple[int, GuardKind, Any], Callable[[], None] | None]:
         """Put plain values back, and tell what was done to them: None where that cannot be told."""
         found: dict[tuple[int, GuardKind, Any], Callable[[], None] | None] = {}
         for place, (holder, name, noted, value) in self._noted.items():
@@ -190,11 +190,13 @@ class Snapshot:
                 known = now.origin is noted and not noted.leaked
                 found[place] = functools.partial(_update, holder, name, now, noted) if known else None
         if self._noted:
-            self._settle_elsewhere(found)
+            self._settle_copied_scalars(found)
         self._noted.clear()
         return found
 
-    def _settle_elsewhere(self, found: dict[tuple[int, GuardKind, Any], Callable[[], None] | None]) -> None:
+    def _settle_copied_scalars(
+        self, found: dict[tuple[int, GuardKind, Any], Callable[[], None] | None]
+    ) -> None:
         """Put plain values in the places of what was made of a value that stood in another place: an object
         gets an attribute of its own when the one of its class is updated."""
         places = {id(noted): place for place, (_, _, noted, _) in self._noted.items()}
@@ -211,11 +213,11 @@ class Snapshot:
     def put_back_settings(self) -> None:
         """Let torch's settings be as they were."""
         if self._settings:
-            write_settings(self._settings)
+            restore_process_settings(self._settings)
 
     def put_back(self) -> None:
         """Let everything else be as it was."""
-        self._settle()
+        self._settle_tracked_scalars()
         for holder, before in self._held.values():
             self._put_back(holder, before)
 
@@ -223,17 +225,17 @@ class Snapshot:
         """Let one object hold what it held; whether it does."""
         if self.state_of(holder, before) is before:
             return True
-        return holder.write(self._but_for_places(holder, before, holder.read()))
+        return holder.write(self._state_but_for_places(holder, before, holder.read()))
 
     def state_of(self, holder: Holder, before: Any) -> Any:
         """What an object holds now: the very state `before` if it is no other one. (What is in `places` is
         not asked: tensors of the trace.)"""
         if not holder.differs(before):
             return before
-        now = self._but_for_places(holder, holder.read(), before)
+        now = self._state_but_for_places(holder, holder.read(), before)
         return before if now is not before and _are_same(now, before) else now
 
-    def _but_for_places(self, holder: Holder, state: Any, other: Any) -> Any:
+    def _state_but_for_places(self, holder: Holder, state: Any, other: Any) -> Any:
         """A state, with what is in the places of another one."""
         names = self.places.get(id(holder.owner), ())
         if not names or not isinstance(holder, (Variables, Entries, Items)):
@@ -243,16 +245,16 @@ class Snapshot:
             return tuple(other[i] if i in names and i in both else one for i, one in enumerate(state))
         return {name: other[name] if name in names and name in other else one for name, one in state.items()}
 
-    def may_stay(self, writable: Writable) -> bool:
+    def may_effects_stay(self, writable: Writable) -> bool:
         """Whether nothing of the trace has been stored, if the function ends here."""
-        self._settle()
+        self._settle_tracked_scalars()
         try:
-            self.check(writable)
+            self.refuse_stored_trace_values(writable)
         except (EscapedTensor, UnsupportedOperation):
             return False
         return True
 
-    def check(self, writable: Writable) -> None:
+    def refuse_stored_trace_values(self, writable: Writable) -> None:
         """Refuse a function that has stored what is of the trace alone.
 
         Raises:
@@ -260,11 +262,11 @@ class Snapshot:
             UnsupportedOperation: a size that is a symbol.
         """
         known: set[int] | None = None
-        for holder, path, value in self._changes(writable):
+        for holder, path, value in self._changes_since_snapshot(writable):
             if isinstance(value, _LASTING) and not isinstance(value, _SYMBOLIC):
                 continue
-            known = self._known() if known is None else known
-            for where, one in _within(path, value, known):
+            known = self._objects_in_snapshot() if known is None else known
+            for where, one in _trace_values_within(path, value, known):
                 if isinstance(one, Tensor):
                     kept = " in what functools.lru_cache keeps" if isinstance(holder, Memo) else ""
                     raise EscapedTensor(
@@ -275,7 +277,7 @@ class Snapshot:
                     f"the function stores a size that is a symbol, at {where}; compile it for each size"
                 )
 
-    def _changes(self, writable: Writable) -> Iterator[tuple[Holder, str, Any]]:
+    def _changes_since_snapshot(self, writable: Writable) -> Iterator[tuple[Holder, str, Any]]:
         """What is somewhere now and was not, with a path to it."""
         for holder, before in self._held.values():
             now = self.state_of(holder, before)
@@ -298,20 +300,20 @@ class Snapshot:
                     if id(one) not in ids:
                         yield holder, f"{holder.path}(...)" if memo else f"{holder.path}[{i}]", one
 
-    def tell(self, writable: Writable) -> SideEffects:
+    def find_side_effects(self, writable: Writable) -> SideEffects:
         """What the function has changed.
 
         Raises:
-            EscapedTensor, UnsupportedOperation: see `check`.
+            EscapedTensor, UnsupportedOperation: see `refuse_stored_trace_values`.
         """
-        updates = self._settle()
-        self.check(writable)
+        updates = self._settle_tracked_scalars()
+        self.refuse_stored_trace_values(writable)
         found = _Found(self, writable, updates)
         for holder, before in tuple(self._held.values()):
             found.add(holder, before)
         return found.summary()
 
-    def undo(self, changes: SideEffects) -> SideEffects:
+    def undo_side_effects(self, changes: SideEffects) -> SideEffects:
         """Put everything back, unless it is changed for good."""
         if changes.once:
             return changes
@@ -324,7 +326,7 @@ class Snapshot:
                 change()
         return replace(changes, once=tuple(once))
 
-    def _known(self) -> set[int]:
+    def _objects_in_snapshot(self) -> set[int]:
         """The objects, by id, that were somewhere before."""
         known = set(self._seen)
         for holder, before in self._held.values():
@@ -339,7 +341,7 @@ class Snapshot:
 
     @functools.cached_property
     def known(self) -> set[int]:
-        return self._known()
+        return self._objects_in_snapshot()
 
 
 class _Found:
@@ -369,11 +371,11 @@ class _Found:
     def add(self, holder: Holder, before: Any) -> None:
         """Look at what one object held."""
         if isinstance(holder, Variables):
-            self._variables(holder, before)
+            self._changed_variables(holder, before)
         elif isinstance(holder, Entries):
-            self._entries(holder, before)
+            self._changed_entries(holder, before)
         elif isinstance(holder, (Items, Queued)):
-            self._items(holder, before)
+            self._changed_items(holder, before)
         elif isinstance(holder, Objects) and holder.differs(before):
             self._pin(holder, holder.expected(before))
             self.resting.append(holder.path)
@@ -398,7 +400,7 @@ class _Found:
         if not self._is_guarded(holder, name):
             self.guards.append(guard(path, holder.kind, holder.owner, name, before))
 
-    def _variables(self, holder: Variables, before: Mapping[str, Any]) -> None:
+    def _changed_variables(self, holder: Variables, before: Mapping[str, Any]) -> None:
         now = self._snapshot.state_of(holder, before)
         names = [] if now is before else changed_keys(before, now)
         whole = isinstance(holder, ModuleVariables)
@@ -406,16 +408,16 @@ class _Found:
             imported = isinstance(now.get(name), types.ModuleType)
             own = (id(holder.owner), name) in self._writable.caches  # torch's own
             if not own and not (whole and (name.startswith("__") or imported)):
-                self._variable(holder, name, before, now)
+                self._changed_variable(holder, name, before, now)
         for name, value in before.items():
             if self._updates.get((id(holder.owner), holder.kind, name), _NONE) is None and name not in names:
                 self._pin(holder, value, name)
         for name in self._stored[holder.named]:
             # (It may have been stored just as it was, which nobody can see.)
-            if name in before and name not in names and make_tracked(before[name]) is None:
+            if name in before and name not in names and make_tracked_scalar(before[name]) is None:
                 self._pin(holder, before[name], name)
 
-    def _variable(
+    def _changed_variable(
         self, holder: Variables, name: str, before: Mapping[str, Any], now: Mapping[str, Any]
     ) -> None:
         where, place = holder.where(name), (id(holder.owner), holder.kind, name)
@@ -449,13 +451,18 @@ class _Found:
         ways = self._writable.ways.get((holder.named, name), ())
         return any(map(_is_operator, ways))
 
-    def _by_key(self, holder: Entries | Items, before: Mapping[Any, Any], now: Mapping[Any, Any]) -> bool:
+    def _changed_keys(
+        self, holder: Entries | Items, before: Mapping[Any, Any], now: Mapping[Any, Any]
+    ) -> bool:
         """Take what is in a container key by key, if the function does nothing but store and update entries;
         whether that is so. (What was stored as it was can be told of numbers and strings alone.)"""
         ways = _ways(self._writable, self._names, holder.owner)
         if not ways or not ways <= _STORING or self._is_guarded(holder):
             return False
-        if any(make_tracked(value) is None for value in before.values()) or not before.keys() <= now.keys():
+        if (
+            any(make_tracked_scalar(value) is None for value in before.values())
+            or not before.keys() <= now.keys()
+        ):
             return False
         found: list[tuple[str, Callable[[], None]]] = []
         names = changed_keys(before, now)
@@ -473,11 +480,11 @@ class _Found:
         self.effects += found
         return True
 
-    def _entries(self, holder: Entries, before: Mapping[Any, Any]) -> None:
+    def _changed_entries(self, holder: Entries, before: Mapping[Any, Any]) -> None:
         now = self._snapshot.state_of(holder, before)
         differs = now is not before
         ways = _ways(self._writable, self._names, holder.owner)
-        if (not differs and not ways) or self._by_key(holder, before, now):
+        if (not differs and not ways) or self._changed_keys(holder, before, now):
             return
         self._pin(holder, (tuple(before), tuple(before.values())))
         if differs:
@@ -485,7 +492,7 @@ class _Found:
             entries = [(self._maker(holder.path, k), self._maker(holder.path, v)) for k, v in now.items()]
             self.effects.append((holder.path, functools.partial(_rewrite, holder, entries)))
 
-    def _items(self, holder: Items | Queued, before: tuple[Any, ...]) -> None:
+    def _changed_items(self, holder: Items | Queued, before: tuple[Any, ...]) -> None:
         ways = _ways(self._writable, self._names, holder.owner)
         now = self._snapshot.state_of(holder, before)
         differs = now is not before
@@ -500,7 +507,7 @@ class _Found:
                 self.effects.append((holder.path, functools.partial(_extend, holder, makers)))
             return
         numbered = dict(enumerate(before)), dict(enumerate(now))
-        if isinstance(holder, Items) and holder.is_list and self._by_key(holder, *numbered):
+        if isinstance(holder, Items) and holder.is_list and self._changed_keys(holder, *numbered):
             return
         self._pin(holder, before if isinstance(holder, Items) else holder.expected(before))
         if differs:
@@ -510,7 +517,7 @@ class _Found:
 
     def _maker(self, path: str, value: Any) -> Callable[[], Any]:
         """What gives this value at each call; it is for this call alone where there is no such thing."""
-        make = _maker(value, self._snapshot.known)
+        make = _side_effect_value_maker(value, self._snapshot.known)
         if make is None:
             self.once.append(path)
             return lambda: value
@@ -528,19 +535,22 @@ def _are_same(first: Any, second: Any) -> bool:
     return False
 
 
-def _maker(value: Any, known: Set[int]) -> Callable[[], Any] | None:
+def _side_effect_value_maker(value: Any, known: Set[int]) -> Callable[[], Any] | None:
     kind = type(value)
     if id(value) in known or isinstance(value, _LASTING):
         return lambda: value
     if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
         return (lambda: value) if is_library(getattr(value, "__module__", None)) else None
     if kind in (tuple, list, set, frozenset, deque, torch.Size):
-        makers = [_maker(one, known) for one in value]
+        makers = [_side_effect_value_maker(one, known) for one in value]
         if None in makers:
             return None
         return lambda: kind([make() for make in makers])  # type: ignore[misc]
     if kind in (dict, OrderedDict):
-        pairs = [(_maker(key, known), _maker(one, known)) for key, one in value.items()]
+        pairs = [
+            (_side_effect_value_maker(key, known), _side_effect_value_maker(one, known))
+            for key, one in value.items()
+        ]
         if any(None in pair for pair in pairs):
             return None
         return lambda: kind((key(), one()) for key, one in pairs)  # type: ignore[misc]
@@ -576,7 +586,7 @@ def _ways(writable: Writable, names: Mapping[int, set[str]], owner: Any) -> froz
     return frozenset(way for some in ways for way in some if way != "=")
 
 
-def _within(path: str, value: Any, known: Set[int]) -> Iterator[tuple[str, Any]]:
+def _trace_values_within(path: str, value: Any, known: Set[int]) -> Iterator[tuple[str, Any]]:
     """The tensors and symbols of a trace that an object leads to by others that were not there before."""
     ahead, seen = [(path, value)], set[int]()
     while ahead:

@@ -29,6 +29,7 @@ from aot.guards.legacy_types import checking_legacy_types
 from aot.guards.reachable import ReachableObjects
 from aot.guards.side_effects import NO_SIDE_EFFECTS, Snapshot
 from aot.tensors.tensor_attributes import AttributeNames
+from aot.tensors.version_counters import has_counter, version_of
 from aot.torch_internals import mode_stacks
 
 _Result = TypeVar("_Result")
@@ -42,12 +43,12 @@ class GuardTracker:
 
     Attributes:
         roots: the functions, and the modules that they got.
-        changes: what they changed of that, when `running` is over.
+        changes: what they changed of that, when `tracking_run` is over.
         changes_of_backward: what the backward changes that was recorded with them.
         wrote: whether they had written to tensors when they raised, or may have.
 
     Args:
-        runs: whether `running` will be on whenever the functions run.
+        runs: whether `tracking_run` will be on whenever the functions run.
         in_places: tells where tensors of the trace stand for the caller's when they have run, if some do.
     """
 
@@ -111,7 +112,7 @@ class GuardTracker:
         return self._walk.names(attributes)
 
     @contextlib.contextmanager
-    def running(self, again: bool = False) -> Iterator[None]:
+    def tracking_run(self, again: bool = False) -> Iterator[None]:
         """While the functions run in this thread: note which modules they get, and what they change.
 
         Args:
@@ -122,17 +123,36 @@ class GuardTracker:
         """
         before = getattr(_now, "noted", None)
         _now.noted = self
-        watched = contextlib.nullcontext() if self._called is None else calls_traced(self._begins)
+        watched = contextlib.nullcontext() if self._called is None else calls_traced(self._track_called_code)
         try:
-            with self._changing(again), _replaced(), watched, contextlib.ExitStack() as self._types:
+            with (
+                self._tracking_changes(again),
+                _tracked_import_functions(),
+                watched,
+                contextlib.ExitStack() as self._types,
+            ):
                 self._check_types()
                 yield
         finally:
             self._types = None
             _now.noted = before
 
-    def within_context(self, function: Callable[..., _Result], *args: Any) -> _Result:
-        """What a function returns, within which the others are `running`.
+    def noting_input_writes(self, flat: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+        """The function; where it raises, it is noted whether it has written to its arguments by then."""
+
+        def run(leaves: list[Any]) -> Any:
+            tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and has_counter(leaf)]
+            before = [version_of(tensor) for tensor in tensors]
+            try:
+                return flat(leaves)
+            except BaseException:
+                self.wrote |= [version_of(tensor) for tensor in tensors] != before
+                raise
+
+        return run
+
+    def track_within_context(self, function: Callable[..., _Result], *args: Any) -> _Result:
+        """What a function returns, within which the others are `tracking_run`.
 
         The variables of the context that they set are set out here only if what they change stays: nothing
         else lets one have no value again.
@@ -147,38 +167,42 @@ class GuardTracker:
                         variable.set(value)
 
     @contextlib.contextmanager
-    def _changing(self, again: bool) -> Iterator[None]:
+    def _tracking_changes(self, again: bool) -> Iterator[None]:
         self._snapshot = Snapshot()
-        self._snapshot.extend(self._walk.writable())
+        self._snapshot.extend(self._walk.collected_writable())
         try:
             yield
         except Unsupported:
-            self.put_back()
+            self.undo_tracked_changes()
             raise
         except BaseException:
             # What the function raises itself it raises in eager, where what it has changed by then stays.
             # (But nothing is written to a tensor here, and some of that without the rest would be neither.)
-            self._stays = not (again or self.wrote) and self._snapshot.may_stay(self._walk.writable())
+            self._stays = not (again or self.wrote) and self._snapshot.may_effects_stay(
+                self._walk.collected_writable()
+            )
             if not self._stays:
-                self.put_back()
+                self.undo_tracked_changes()
             raise
         try:
             if self._of_backward is None:
-                self.changes = self._snapshot.tell(self._walk.writable())
+                self.changes = self._snapshot.find_side_effects(self._walk.collected_writable())
             else:
-                self.changes_of_backward = self._of_backward.tell(self._walk.writable())
+                self.changes_of_backward = self._of_backward.find_side_effects(
+                    self._walk.collected_writable()
+                )
                 self._of_backward.put_back()
                 self._of_backward = None  # which knows tensors of the trace
-            self.changes = self._snapshot.undo(self.changes)
+            self.changes = self._snapshot.undo_side_effects(self.changes)
         except BaseException:
-            self.put_back()
+            self.undo_tracked_changes()
             raise
         self._stays = bool(self.changes.once)
         if self.changes.guards:
             self._entries += self.changes.guards
             self._guards = None
 
-    def begin_backward(self) -> None:
+    def track_backward(self) -> None:
         """What is changed from here on is changed by a backward.
 
         Raises:
@@ -188,13 +212,13 @@ class GuardTracker:
         for owner, name in () if self._in_places is None else self._in_places():
             places.setdefault(id(owner), set()).add(name)
         self._snapshot.places = places
-        self.changes = self._snapshot.tell(self._walk.writable())
+        self.changes = self._snapshot.find_side_effects(self._walk.collected_writable())
         self._of_backward = Snapshot(of_backward=True)
         self._of_backward.places = places
-        self._of_backward.extend(self._walk.writable())
+        self._of_backward.extend(self._walk.collected_writable())
 
-    def put_back(self) -> None:
-        """Let everything that the functions can change be as it was before `running`."""
+    def undo_tracked_changes(self) -> None:
+        """Let everything that the functions can change be as it was before `tracking_run`."""
         self._stays = False
         self._snapshot.put_back_settings()  # dispatch modes among them
         with mode_stacks.dispatch_modes_off():
@@ -209,7 +233,7 @@ class GuardTracker:
             self._types.enter_context(checking_legacy_types())
             self._types = None  # (once is enough)
 
-    def _begins(self, frame: types.FrameType) -> None:
+    def _track_called_code(self, frame: types.FrameType) -> None:
         """Code is about to run: note what it may read, if that has not been done."""
         assert self._called is not None
         code = frame.f_code
@@ -228,12 +252,12 @@ class GuardTracker:
 
     def _extend(self) -> None:
         """Take in what the walk has come to."""
-        writable = self._walk.writable()
+        writable = self._walk.collected_writable()
         self._snapshot.extend(writable)
         if self._of_backward is not None:
             self._of_backward.extend(writable)
 
-    def note(self, module: types.ModuleType) -> None:
+    def track_module_got(self, module: types.ModuleType) -> None:
         """A module was got.
 
         Raises:
@@ -261,7 +285,7 @@ def _refused() -> Iterator[None]:
         raise UnsupportedOperation(str(error)) from None
 
 
-def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
+def _tracked_import(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def get(*args: Any, **kwargs: Any) -> Any:
         noted = getattr(_now, "noted", None)
@@ -277,7 +301,7 @@ def _noting(original: Callable[..., Any]) -> Callable[..., Any]:
             while frame.f_globals.get("__name__") in ("importlib", "pkgutil"):
                 frame = frame.f_back
             if not is_library(frame.f_globals.get("__name__")):
-                noted.note(module)
+                noted.track_module_got(module)
         return module
 
     return get
@@ -291,14 +315,14 @@ _REPLACED: tuple[tuple[Any, str], ...] = (
 
 
 @contextlib.contextmanager
-def _replaced() -> Iterator[None]:
+def _tracked_import_functions() -> Iterator[None]:
     """The functions that import, replaced while any thread traces."""
     global _running
     with _lock:
         _running += 1
         if _running == 1:
             for owner, name in _REPLACED:
-                setattr(owner, name, _noting(getattr(owner, name)))
+                setattr(owner, name, _tracked_import(getattr(owner, name)))
     try:
         yield
     finally:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from aot.guards.bytecode import is_compiler, is_library
 from aot.guards.containers import SEQUENCES, builtin_view
 from aot.guards.guard import MISSING, GuardKind, contents
-from aot.guards.introspection import content_of, has_memory, namespace_of
+from aot.guards.introspection import content_of, has_introspectable_memory, namespace_of
 from aot.guards.opaque_state import QUEUES, has_state, state_of
 from aot.torch_internals import dynamo_api, mode_stacks, wrapper_subclasses
 
@@ -426,7 +426,7 @@ class State:
 
     def read(self) -> tuple[object, Any]:
         """What tells two states apart, and what sets one."""
-        return state_of(self.owner), self._settable()
+        return state_of(self.owner), self._settable_state()
 
     def differs(self, before: tuple[object, Any]) -> bool:
         return bool(state_of(self.owner) != before[0])
@@ -450,7 +450,7 @@ class State:
             owner.__setstate__(state)
         return not self.differs(before)
 
-    def _settable(self) -> Any:
+    def _settable_state(self) -> Any:
         owner = self.owner
         if isinstance(owner, random.SystemRandom):
             return None
@@ -516,7 +516,9 @@ def changed_keys(before: Mapping[Any, Any], now: Mapping[Any, Any]) -> list[Any]
     return gone + [key for key, value in now.items() if before.get(key, MISSING) is not value]
 
 
-def holders_of(path: str, value: Any, space_of: Mapping[type, Mapping[str, Any]]) -> Iterator[Holder]:
+def variable_holders_of(
+    path: str, value: Any, space_of: Mapping[type, Mapping[str, Any]]
+) -> Iterator[Holder]:
     """What holds the state of an object.
 
     Args:
@@ -563,15 +565,15 @@ def holders_of(path: str, value: Any, space_of: Mapping[type, Mapping[str, Any]]
         if has_state(value):
             yield State(path, value)
             return
-        if has_memory(value):
+        if has_introspectable_memory(value):
             if "O" not in memoryview(value).format:
                 yield Memory(path, value)
             elif isinstance(value, numpy.ndarray):
                 yield Objects(path, value)
-    yield from _of_instance(path, value, kind)
+    yield from _instance_variables(path, value, kind)
 
 
-def _of_instance(path: str, value: Any, kind: Any) -> Iterator[Holder]:
+def _instance_variables(path: str, value: Any, kind: Any) -> Iterator[Holder]:
     space = namespace_of(value)
     library = is_library(kind.__module__) and not isinstance(value, nn.Module)
     if library and (space is None or is_compiler(kind.__module__)):
@@ -586,7 +588,7 @@ def _of_instance(path: str, value: Any, kind: Any) -> Iterator[Holder]:
                     yield Entries(f"{path}.{name}", space[name])
         elif library:
             for name, one in space.items():
-                yield from _nested(f"{path}.{name}", one, set())
+                yield from _nested_containers(f"{path}.{name}", one, set())
     if not library:
         slots = {
             name: slot
@@ -602,7 +604,7 @@ def _of_instance(path: str, value: Any, kind: Any) -> Iterator[Holder]:
 _RECORDS = ("types", "argparse", "collections")
 
 
-def _nested(path: str, value: Any, seen: set[int]) -> Iterator[Holder]:
+def _nested_containers(path: str, value: Any, seen: set[int]) -> Iterator[Holder]:
     """Containers that an object of torch's keeps (the state of an optimizer)."""
     if id(value) in seen or not isinstance(value, (dict, list, deque, set, tuple)):
         return
@@ -612,4 +614,4 @@ def _nested(path: str, value: Any, seen: set[int]) -> Iterator[Holder]:
     elif not isinstance(value, tuple):
         yield Items(path, value)
     for one in builtin_view(value).values() if isinstance(value, dict) else builtin_view(value):
-        yield from _nested(f"{path}[...]", one, seen)
+        yield from _nested_containers(f"{path}[...]", one, seen)

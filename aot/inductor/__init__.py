@@ -18,8 +18,8 @@ from aot.graph.purity import is_random_node, node_has_external_effect
 from aot.inductor.opaque_calls import call_opaque
 from aot.inductor.workarounds import (
     SCATTERS,
+    does_layout_matter_to_inductor,
     insert_copies,
-    layout_matters,
     multiply_alpha_first,
     writes_within,
 )
@@ -126,10 +126,14 @@ class Inductor:
     def _compile(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
         acts = {n.target for n in module.graph.nodes if node_has_external_effect(n)}
         with higher_order_ops.as_if_ordered(op for op in acts if isinstance(op, op_queries.OpOverload)):
-            return self._compile_ordered(_with_tokens(module) if acts else module, example_inputs, which)
+            return self._compile_with_inductor(
+                _inductor_graph_with_tokens(module) if acts else module, example_inputs, which
+            )
 
-    def _compile_ordered(self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str) -> Compiled:
-        _check_sizes(module)
+    def _compile_with_inductor(
+        self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str
+    ) -> Compiled:
+        _check_inductor_sizes(module)
         lowering = _Lowering(module)
         literals = [node.meta["val"] for node in lowering.literals.values()]
         inputs = [*example_inputs, *literals]
@@ -143,7 +147,7 @@ class Inductor:
         (wanted,), (output,) = (m.graph.find_nodes(op="output") for m in (module, graph))
         draws = [node for node in graph.graph.nodes if is_random_node(node)]
         # Inductor takes away draws that nobody reads.
-        output.args = ((*output.args[0], *_unread(draws)),)
+        output.args = ((*output.args[0], *_unread_draws(draws)),)
         results = output.args[0]
         # Inductor chooses how other results lie.
         output.meta["user_visible_output_idxs"] = [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
@@ -151,7 +155,7 @@ class Inductor:
         graph.meta["donated"] = donated  # a part of the key in Inductor's cache, which does not know of it
         settings = dict(self.settings)
         multiply_alpha_first(graph.graph)
-        if insert_copies(graph.graph) or layout_matters(graph.graph):
+        if insert_copies(graph.graph) or does_layout_matter_to_inductor(graph.graph):
             settings["pattern_matcher"] = False
         acts = sum(node.target is higher_order_ops.WITH_EFFECTS for node in graph.graph.nodes)
         if len(draws) > 1 or acts > 1:  # which are in an order
@@ -169,7 +173,7 @@ class Inductor:
         }
         constants = [getattr(module, name) for name in lowering.literals]
         unread = len(results) - len(wanted.args[0])
-        return _completed(compiled, module, example_inputs, constants, wrong, unread)
+        return _completed_inductor_call(compiled, module, example_inputs, constants, wrong, unread)
 
 
 def _has_loops(module: fx.GraphModule) -> bool:
@@ -178,7 +182,7 @@ def _has_loops(module: fx.GraphModule) -> bool:
     return any(node.target in loops for graph in graphs for node in graph.nodes)
 
 
-def _check_sizes(module: fx.GraphModule) -> None:
+def _check_inductor_sizes(module: fx.GraphModule) -> None:
     """Refuse an operation that has as many results as values say and does not tell torch so (of 2.11), where
     Inductor takes it to have one."""
     if torch.Tag.dynamic_output_shape not in _UNIQUE.tags and module.graph.find_nodes(
@@ -190,7 +194,7 @@ def _check_sizes(module: fx.GraphModule) -> None:
         )
 
 
-def _with_tokens(module: fx.GraphModule) -> fx.GraphModule:
+def _inductor_graph_with_tokens(module: fx.GraphModule) -> fx.GraphModule:
     """The same graph, in which tokens say in which order that happens which is seen outside."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
@@ -233,7 +237,7 @@ class _Lowering(fx.Interpreter):
         if target is call_on_clones and args[0] in BATCH_NORM:
             return _batch_norm(*args)
         if target is call_on_clones and is_custom(args[0]):
-            return _custom(*args)
+            return _lowered_custom_operator(*args)
         return super().call_function(target, args, kwargs)
 
     def run_node(self, node: fx.Node) -> Any:
@@ -260,7 +264,9 @@ class _Lowering(fx.Interpreter):
         if node.target in _CRUDE and isinstance(known, torch.Tensor) and known.device.type == "cpu":
             return self._whole(node)
         if node in self._zeros and isinstance(known, torch.Tensor):
-            return _as_known(torch.zeros(known.shape, dtype=known.dtype, device=known.device), known)
+            return _restore_known_strides(
+                torch.zeros(known.shape, dtype=known.dtype, device=known.device), known
+            )
         if node.target in _JUDGES and isinstance(known, torch.Tensor) and known.dtype == torch.uint8:
             (judged, *how), named = self.fetch_args_kwargs_from_env(node)
             return self.call_function(node.target, (judged.bool(), *how), named).to(torch.uint8)
@@ -269,7 +275,7 @@ class _Lowering(fx.Interpreter):
         # (Decompositions divide by the number of elements, or read an index from a tensor.)
         except (ArithmeticError, torch_fakes.DataDependentOutputException):
             return self._whole(node)
-        return _as_known(result, known) if node.op == "call_function" else result
+        return _restore_known_strides(result, known) if node.op == "call_function" else result
 
     def _whole(self, node: fx.Node, after: Sequence[torch.Tensor] = ()) -> Any:
         assert callable(node.target)
@@ -311,7 +317,9 @@ def _batch_norm(op: Any, written: Any, args: Sequence[Any], kwargs: Any) -> tupl
     return (*results, mean, variance)
 
 
-def _custom(op: Any, written: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+def _lowered_custom_operator(
+    op: Any, written: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...]:
     """The results of a custom operator that writes to its arguments, and what it would leave in these."""
     if any(returned.alias_info is not None for returned in op._schema.returns):
         raise errors.UnsupportedOperation(
@@ -356,10 +364,10 @@ def _zeros_without_memory(graph: fx.Graph) -> set[fx.Node]:
     return zeros
 
 
-def _as_known(result: Any, known: Any) -> Any:
+def _restore_known_strides(result: Any, known: Any) -> Any:
     """A result, or several, with the strides of those that were recorded."""
     if isinstance(known, (tuple, list)) and isinstance(result, (tuple, list)):
-        return tuple(_as_known(*pair) for pair in zip(result, known, strict=True))
+        return tuple(_restore_known_strides(*pair) for pair in zip(result, known, strict=True))
     if not isinstance(known, torch.Tensor) or not isinstance(result, torch.Tensor):
         return result
     if _lies(result, known.stride()):
@@ -389,7 +397,7 @@ def _lies(value: Any, stride: Sequence[int]) -> bool:
     return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, strides, others, strict=True))
 
 
-def _unread(draws: Sequence[fx.Node]) -> list[fx.Node]:
+def _unread_draws(draws: Sequence[fx.Node]) -> list[fx.Node]:
     """A value of each draw of which none is read."""
     values = []
     for node in draws:
@@ -403,7 +411,7 @@ def _unread(draws: Sequence[fx.Node]) -> list[fx.Node]:
     return values
 
 
-def _completed(
+def _completed_inductor_call(
     compiled: Compiled,
     module: fx.GraphModule,
     example_inputs: Sequence[Any],

@@ -54,7 +54,7 @@ def call_opaque(
         after: results of calls that have to be made before; they are not read.
 
     Example:
-        >>> call_whole(torch.rand, [2], {}, torch.empty(2)).shape
+        >>> call_opaque(torch.rand, [2], {}, torch.empty(2)).shape
         torch.Size([2])
     """
     leaves, spec = pytree.tree_flatten((tuple(args), kwargs))

@@ -86,20 +86,20 @@ def insert_copies(graph: fx.Graph) -> bool:
     * What a custom operator writes to, and something else reads: Inductor computes what reads it anew
       wherever that is needed, after the write too.
     """
-    origins = _origins(graph)
+    origins = _copy_origins(graph)
     kept = [
         node
         for node in graph.nodes
-        if _is_written_again(node) or _is_part_of_cat(node) or _is_put_into_itself(node, origins)
+        if _is_written_twice_by_inductor(node) or _is_part_of_cat(node) or _is_put_into_itself(node, origins)
     ]
     for node in kept:
         with graph.inserting_before(node):
-            node.update_arg(0, _copied(node.args[0]))
+            node.update_arg(0, _view_of_copy(node.args[0]))
     custom = [node for node in graph.nodes if node.target is higher_order_ops.AUTO_FUNCTIONALIZED]
-    return bool([node for node in custom if _write_to_copies(node)] or kept)
+    return bool([node for node in custom if _have_operator_write_to_copies(node)] or kept)
 
 
-def _write_to_copies(node: fx.Node) -> bool:
+def _have_operator_write_to_copies(node: fx.Node) -> bool:
     """Have a custom operator write to copies of what others read, too; returns whether there are any."""
     (op,) = node.args
     read: set[fx.Node] = set()
@@ -110,7 +110,7 @@ def _write_to_copies(node: fx.Node) -> bool:
         if all(user is node or (user.target, user.args[0]) == last for user in _readers(memory)):
             return given
         read.add(given)
-        return _copied(given)
+        return _view_of_copy(given)
 
     assert isinstance(op, op_queries.OpOverload)
     with node.graph.inserting_before(node):
@@ -120,17 +120,19 @@ def _write_to_copies(node: fx.Node) -> bool:
     return bool(read)
 
 
-def _copied(node: Any) -> fx.Node:
+def _view_of_copy(node: Any) -> fx.Node:
     """The same view of a copy, which as_strided sees the memory of."""
     assert isinstance(node, fx.Node)
     if _is_view(node):
-        return node.graph.node_copy(node, lambda given: _copied(given) if given is node.args[0] else given)
+        return node.graph.node_copy(
+            node, lambda given: _view_of_copy(given) if given is node.args[0] else given
+        )
     copy = node.graph.call_function(torch.ops.aten.clone.default, (node,))
     copy.meta["val"] = node.meta["val"].clone()
     return copy
 
 
-def _is_written_again(node: fx.Node) -> bool:
+def _is_written_twice_by_inductor(node: fx.Node) -> bool:
     """Whether it writes to what another operation may write to as well, while something else reads that."""
     if node.target not in _MAY_WRITE:
         return False
@@ -158,7 +160,7 @@ def _is_put_into_itself(node: fx.Node, origins: Mapping[fx.Node, set[fx.Node]]) 
     return any(origins[node.args[0]] & origins[one] for one in read)
 
 
-def _origins(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
+def _copy_origins(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
     """Of each node itself, and all that it is a view of, or a copy that Inductor may take away."""
     origins: dict[fx.Node, set[fx.Node]] = {}
     for node in graph.nodes:
@@ -199,7 +201,7 @@ def writes_within(graph: fx.Graph) -> bool:
     return any(node.op != "placeholder" for node in written)
 
 
-def layout_matters(graph: fx.Graph) -> bool:
+def does_layout_matter_to_inductor(graph: fx.Graph) -> bool:
     """Whether it matters where elements lie, and not only which they are: Inductor's pattern matcher takes
     copies away, and does not see that
 
@@ -212,7 +214,7 @@ def layout_matters(graph: fx.Graph) -> bool:
     copies = [node for node in graph.nodes if _may_be_a_copy(node)]
     if copies and graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default):
         return True
-    origins = _origins(graph)
+    origins = _copy_origins(graph)
     (output,) = graph.find_nodes(op="output")
     inputs = set(graph.find_nodes(op="placeholder"))
     seen: set[fx.Node] = set()

@@ -67,7 +67,9 @@ def find_raising(
             except Exception as error:
                 where = None if is_wrapper(history) else guess_tangent_layout(history)
                 acts = list(recorder.acts)
-                if where is not None and _fails_otherwise(recorder, value, where, only, histories, cut):
+                if where is not None and _is_backward_error_layout_dependent(
+                    recorder, value, where, only, histories, cut
+                ):
                     where = None
                 failing[value] = BackwardError(error, None if where is None else where.stride, ran())
                 alone, _ = cut([e for e in only if e.value == value], histories)
@@ -103,7 +105,7 @@ def recording_last_node(graph: SegmentedGraph) -> Iterator[Callable[[], int]]:
         yield lambda: last
 
 
-def _fails_otherwise(
+def _is_backward_error_layout_dependent(
     recorder: Recorder,
     value: int,
     where: Geometry,

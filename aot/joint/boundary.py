@@ -98,21 +98,27 @@ def gradient_sinks(forward: Traced, effects: EffectSummary) -> dict[Key, Argumen
     return ends
 
 
-def check_hooks(forward: Traced, exposed: list[UserTensor], ends: Mapping[Key, ArgumentEdge]) -> None:
+def check_boundary_hooks(
+    forward: Traced, exposed: list[UserTensor], ends: Mapping[Key, ArgumentEdge]
+) -> None:
     """Refuse hooks that the function has registered where the compiled backward does not run them.
 
     Raises:
         UnsupportedHook: there is one.
     """
     hooks = forward.recorder.hooks
-    hooks.check("tensor", [(end.tensor, GradientEdge(*edge)) for edge, end in ends.items()])
-    hooks.check("tensor", _edges_of(enumerate(forward.entry.tensors_and_subclasses)))
-    hooks.check("output", _edges_of(enumerate(forward.outputs)))
-    hooks.check("output", _edges_of(forward.wrapped.items()))
-    hooks.check_outside(_made_by_callers(exposed, ends), [node for node, _ in ends])
+    hooks.refuse_hooks_on_arguments(
+        "tensor", [(end.tensor, GradientEdge(*edge)) for edge, end in ends.items()]
+    )
+    hooks.refuse_hooks_on_arguments(
+        "tensor", _boundary_edges_of(enumerate(forward.entry.tensors_and_subclasses))
+    )
+    hooks.refuse_hooks_on_arguments("output", _boundary_edges_of(enumerate(forward.outputs)))
+    hooks.refuse_hooks_on_arguments("output", _boundary_edges_of(forward.wrapped.items()))
+    hooks.refuse_hooks_outside_backward(_native_boundary_edges(exposed, ends), [node for node, _ in ends])
 
 
-def check_remembered(forward: Traced, targets: Iterable[Target]) -> None:
+def check_remembered_sinks(forward: Traced, targets: Iterable[Target]) -> None:
     """Refuse gradients of arguments of which autograd forgets the history, as it does in eager for what
     comes after the write.
 
@@ -136,7 +142,7 @@ def check_remembered(forward: Traced, targets: Iterable[Target]) -> None:
                 )
 
 
-def _made_by_callers(exposed: list[UserTensor], ends: Mapping[Key, ArgumentEdge]) -> set[Key]:
+def _native_boundary_edges(exposed: list[UserTensor], ends: Mapping[Key, ArgumentEdge]) -> set[Key]:
     """The edges of native histories, down to the segments and arguments that they are made from."""
     inside = SegmentedGraph(exposed, ends).segment_of
     # (A write to a view is a part of both.)
@@ -151,7 +157,7 @@ def _made_by_callers(exposed: list[UserTensor], ends: Mapping[Key, ArgumentEdge]
     return found
 
 
-def _edges_of(values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, GradientEdge]]:
+def _boundary_edges_of(values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, GradientEdge]]:
     for number, value in values:
         if (
             isinstance(value, Tensor)

@@ -54,7 +54,7 @@ def aliased_gradients(recorded: RecordedSegment, results: Sequence[fx.Node]) -> 
     return found
 
 
-def with_constants(
+def segments_with_constant_gradients(
     graph: fx.Graph, segments: Sequence[RecordedSegment], results: Sequence[Sequence[fx.Node]]
 ) -> set[int]:
     """Which segments with several tangents have a gradient that is computed from none of them, or is a sum
@@ -89,7 +89,7 @@ def custom_function_needs(
     nested = any(is_wrapper(one.fake) and is_nested(one.fake) for one in tangents)
     whole = bool(recorded.custom_function_grads) and not nested  # (which is not recorded again)
     wrapped = any(is_wrapper(one.fake) for one in tangents)
-    if _joins(graph, nodes) or (wrapped and not nested and len(tangents) > 1):
+    if _joins_custom_function_results(graph, nodes) or (wrapped and not nested and len(tangents) > 1):
         return whole, (0,)
     if not whole:
         return False, ()
@@ -98,7 +98,7 @@ def custom_function_needs(
     )
 
 
-def _joins(graph: SegmentedGraph, nodes: NodeGroup) -> bool:
+def _joins_custom_function_results(graph: SegmentedGraph, nodes: NodeGroup) -> bool:
     """Whether gradients come to several results of one custom function."""
     within = (edge for node in nodes.nodes for _, edge in graph.below(node))
     known: dict[Node, int] = {}

@@ -92,7 +92,7 @@ class Linearity:
         self._last = recorder.builder.graph._root
 
     @contextlib.contextmanager
-    def required(self, nodes: Iterable[Node]) -> Iterator[None]:
+    def linearity_required(self, nodes: Iterable[Node]) -> Iterator[None]:
         """While a backward runs: refuse it where it runs one of `nodes` that is a custom function's and not
         known to be linear.
 
@@ -103,21 +103,21 @@ class Linearity:
             for node in nodes:
                 if autograd_graph.is_function_node(node):
                     stack.callback(node.register_prehook(self._before).remove)
-                    stack.callback(node.register_hook(self._after(node.name())).remove)
+                    stack.callback(node.register_hook(self._linearity_check_after(node.name())).remove)
             yield
 
     def _before(self, gradients: Any) -> None:
         # All formulas of torch's own are linear.
-        for node in self._advance():
+        for node in self._advance_linearity():
             if self._kinds[node] is LinearKind.UNKNOWN:
                 self._kinds[node] = LinearKind.LINEAR
 
-    def _after(self, name: str) -> Callable[..., None]:
+    def _linearity_check_after(self, name: str) -> Callable[..., None]:
         def check(results: tuple[Tensor | None, ...], gradients: Any) -> None:
             with mode_stacks.dispatch_modes_off(), torch.no_grad():
                 parts = (part for r in results if r is not None for part in inner_tensors(r))
                 nodes = [self._recorder.read(part) for part in parts]
-            for _ in self._advance():
+            for _ in self._advance_linearity():
                 pass
             for node in nodes:
                 kind = self._kinds.get(node, LinearKind.CONSTANT)
@@ -131,16 +131,16 @@ class Linearity:
 
         return check
 
-    def _advance(self) -> Iterator[fx.Node]:
+    def _advance_linearity(self) -> Iterator[fx.Node]:
         """Look at what was recorded since the last time."""
         root = self._recorder.builder.graph._root
         while self._last.next is not root:
             node = self._last = self._last.next
             if node not in self._kinds:
-                self._kinds[node] = self._kind(node)
+                self._kinds[node] = self._operation_linearity(node)
             yield node
 
-    def _kind(self, node: fx.Node) -> LinearKind:
+    def _operation_linearity(self, node: fx.Node) -> LinearKind:
         if node.op == "get_attr":
             value = getattr(self._recorder.builder.root, str(node.target))
             with mode_stacks.dispatch_modes_off():
@@ -149,7 +149,7 @@ class Linearity:
             return LinearKind.CONSTANT
         if node.target is operator.getitem:
             self._blame(node, self._culprits.get(node.all_input_nodes[0]))
-            return self._of(node.args[0])
+            return self._argument_linearity(node.args[0])
         op = node.target
         name = op._schema.name.split("::")[1] if isinstance(op, op_queries.OpOverload) else ""
         if name in _BLANKS:
@@ -158,11 +158,12 @@ class Linearity:
         if place is not None and not isinstance(node.args[place], fx.Node):
             return LinearKind.CONSTANT if node.args[place] else LinearKind.ZERO
         kinds = [
-            LinearKind.CONSTANT if i == 0 and name in _LIKE else self._of(a) for i, a in enumerate(node.args)
+            LinearKind.CONSTANT if i == 0 and name in _LIKE else self._argument_linearity(a)
+            for i, a in enumerate(node.args)
         ]
-        kinds += [self._of(value) for value in node.kwargs.values()]
-        for group in _groups(op) if isinstance(op, op_queries.OpOverload) else ():
-            kind = _combined(kinds, group)
+        kinds += [self._argument_linearity(value) for value in node.kwargs.values()]
+        for group in _linear_argument_groups(op) if isinstance(op, op_queries.OpOverload) else ():
+            kind = _combined_linearity(kinds, group)
             if kind is not None and (kind is LinearKind.ZERO or self._is_continuous(node)):
                 return kind
         if not {LinearKind.LINEAR, LinearKind.UNKNOWN} & set(kinds):
@@ -181,23 +182,23 @@ class Linearity:
         if culprit is not None:
             self._culprits[node] = culprit
 
-    def _of(self, argument: Any) -> LinearKind:
+    def _argument_linearity(self, argument: Any) -> LinearKind:
         """What an argument is; a list is what its elements are together."""
         if isinstance(argument, fx.Node):
             return self._kinds.get(argument, LinearKind.CONSTANT)
         if isinstance(argument, (list, tuple)) and any(isinstance(a, fx.Node) for a in argument):
-            kinds = [LinearKind.ZERO if a is None else self._of(a) for a in argument]
+            kinds = [LinearKind.ZERO if a is None else self._argument_linearity(a) for a in argument]
             mixed = (
                 LinearKind.UNKNOWN
                 if LinearKind.LINEAR in kinds or LinearKind.UNKNOWN in kinds
                 else LinearKind.CONSTANT
             )
-            return _combined(kinds, range(len(kinds))) or mixed
+            return _combined_linearity(kinds, range(len(kinds))) or mixed
         zero = argument is None or (isinstance(argument, (bool, int, float, complex)) and not argument)
         return LinearKind.ZERO if zero else LinearKind.CONSTANT
 
 
-def _combined(kinds: list[LinearKind], group: Iterable[int]) -> LinearKind | None:
+def _combined_linearity(kinds: list[LinearKind], group: Iterable[int]) -> LinearKind | None:
     """What an operation gives that is linear in the arguments of a group; None where these, or the others,
     are not such that this says anything."""
     places = [i for i in group if i < len(kinds)]
@@ -210,7 +211,7 @@ def _combined(kinds: list[LinearKind], group: Iterable[int]) -> LinearKind | Non
     return LinearKind.LINEAR if within <= {LinearKind.ZERO, LinearKind.LINEAR} else None
 
 
-def _groups(op: op_queries.OpOverload) -> tuple[tuple[int, ...], ...]:
+def _linear_argument_groups(op: op_queries.OpOverload) -> tuple[tuple[int, ...], ...]:
     """The sets of arguments in which an operation is linear."""
     name = op._schema.name.split("::")[1]
     if op.namespace != "aten" or op._overloadname.endswith("_mode"):  # div, rounded

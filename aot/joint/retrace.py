@@ -132,7 +132,9 @@ def retrace_backward(
     builder.graph, builder.backward = fx.Graph(), True
     try:
         with autograd_state.plain_autograd(), symbolic_views(level.recorder.symbols), patched():
-            return _record(level, incoming, create_graph, tracked, own_targets, other_examples, whole)
+            return _record_retraced(
+                level, incoming, create_graph, tracked, own_targets, other_examples, whole
+            )
     finally:
         builder.graph, builder.backward = before
         # (Some nodes that have read something are the caller's, and would keep his tensors alive.)
@@ -140,7 +142,7 @@ def retrace_backward(
         level.recorder.lifetimes.poison()  # a traceback may hold some
 
 
-def _record(
+def _record_retraced(
     level: RetracePoint,
     incoming: Collection[int],
     create_graph: bool,
@@ -154,7 +156,7 @@ def _record(
     entrances = {j: level.cotangent_inputs[j] for j in incoming}
     entrances |= {j: (level.cotangent_inputs[j][0], like) for j, like in other_examples.items()}
     silent = [edge for j, (edge, _) in enumerate(level.cotangent_inputs) if whole and j not in incoming]
-    engine, found = _run(
+    engine, found = _run_retraced_engine(
         recorder,
         entrances,
         level.sinks,
@@ -180,7 +182,7 @@ def _record(
             likes = {i: _apart(result) for i, result in enumerate(results) if result.requires_grad}
         roots = {i: (key_of(get_gradient_edge(like)), like) for i, like in likes.items()}
     first = set(builder.graph.nodes)
-    engine, higher, failing = _run_higher(recorder, roots, ends)
+    engine, higher, failing = _retrace_higher_gradients(recorder, roots, ends)
     further = {i: engine.by_value[i] for i in roots if i not in failing}
     inputs = [node for tangent in (*tangents, *further.values()) for node in tangent.nodes]
     outputs = [*values, *(node for end in sorted(higher) for node in _read(recorder, higher[end]))]
@@ -189,14 +191,14 @@ def _record(
             "a backward that calls an operator which acts outside (it prints, or is registered as effectful) "
             "would be recorded again, and call it in another order; call the original function"
         )
-    graph, taken, nodes = _assemble(builder, level.available, inputs, outputs, first)
+    graph, taken, nodes = _assemble_retraced_graph(builder, level.available, inputs, outputs, first)
     numbers = {end: k for k, end in enumerate(sorted(found))}
     higher_numbers = {end: k for k, end in enumerate(sorted(higher))}
     # (Hooks on a result would see that nothing comes where nothing can.)
     reached = [end for end in range(len(ends)) if end not in places or end in higher]
     places_of = {end: p for p, end in enumerate(reached)}
     edges = numbers_of(recorder, ends)
-    leads = {i: _behind(edge, edges) for i, (edge, _) in roots.items()}
+    leads = {i: _ends_behind_history(edge, edges) for i, (edge, _) in roots.items()}
     return RetracedBackward(
         graph=fx.GraphModule(builder.root, graph, "Again"),
         taken=taken,
@@ -215,7 +217,7 @@ def _record(
     )
 
 
-def _behind(edge: Key, ends: Mapping[Key, int]) -> set[int]:
+def _ends_behind_history(edge: Key, ends: Mapping[Key, int]) -> set[int]:
     """The ends that a history leads to."""
     found: set[int] = set()
     seen: set[Node] = set()
@@ -230,7 +232,7 @@ def _behind(edge: Key, ends: Mapping[Key, int]) -> set[int]:
     return found
 
 
-def _run(
+def _run_retraced_engine(
     recorder: Recorder,
     entrances: dict[int, tuple[Key, Tensor]],
     ends: Sequence[Key],
@@ -246,7 +248,7 @@ def _run(
 
     def linear(engine: BackwardRecorder, nodes: Iterable[Node]) -> contextlib.AbstractContextManager[None]:
         tangents = [node for tangent in engine.by_value.values() for node in tangent.nodes]
-        return Linearity(recorder, tangents).required(nodes)
+        return Linearity(recorder, tangents).linearity_required(nodes)
 
     watching = linear if once_more else None
     return record_unsegmented(
@@ -254,12 +256,12 @@ def _run(
     )
 
 
-def _run_higher(
+def _retrace_higher_gradients(
     recorder: Recorder, roots: dict[int, tuple[Key, Tensor]], ends: Sequence[Key]
 ) -> tuple[BackwardRecorder, dict[int, Tensor], dict[int, Failure]]:
     """Differentiate gradients; where that raises, find out which of them do."""
     try:
-        return *_run(recorder, roots, ends, "tangents", once_more=True), {}
+        return *_run_retraced_engine(recorder, roots, ends, "tangents", once_more=True), {}
     except Unsupported:
         raise
     except symbolic_shapes.GuardOnDataDependentSymNode as error:
@@ -276,13 +278,13 @@ def _run_higher(
         failing: dict[int, Failure] = {}
         for i, root in roots.items():
             try:
-                _run(recorder, {i: root}, ends, "tangents", once_more=True)
+                _run_retraced_engine(recorder, {i: root}, ends, "tangents", once_more=True)
             except Exception as its:
                 failing[i] = (type(its), str(its))
         if not failing:
             raise error
         good = {i: root for i, root in roots.items() if i not in failing}
-        return *_run(recorder, good, ends, "tangents", once_more=True), failing
+        return *_run_retraced_engine(recorder, good, ends, "tangents", once_more=True), failing
 
 
 def _read(recorder: Recorder, fake: Tensor) -> list[fx.Node]:
@@ -309,7 +311,7 @@ def _apart(result: Tensor) -> Tensor:
     return result.view_as(result)
 
 
-def _assemble(
+def _assemble_retraced_graph(
     builder: GraphBuilder,
     available: dict[fx.Node, int],
     inputs: Sequence[fx.Node],
@@ -319,8 +321,8 @@ def _assemble(
     """A graph of its own: the available values that are needed and the `inputs` in, the `outputs` out. What
     was recorded after the nodes `first` is its backward. A value that is computed as an available one was is
     that one."""
-    stands_for = _alike(builder, available)
-    order, blank = _order(outputs, {*available, *inputs, *stands_for}, builder)
+    stands_for = _equal_retraced_nodes(builder, available)
+    order, blank = _order_of_retraced_nodes(outputs, {*available, *inputs, *stands_for}, builder)
     needed = {stands_for.get(n, n) for node in order for n in node.all_input_nodes}
     needed.update(stands_for.get(n, n) for n in outputs)
     taken = sorted((number, node) for node, number in available.items() if node in needed)
@@ -347,7 +349,7 @@ def _assemble(
     return graph, tuple(number for number, _ in taken), names
 
 
-def _alike(builder: GraphBuilder, available: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
+def _equal_retraced_nodes(builder: GraphBuilder, available: Iterable[fx.Node]) -> dict[fx.Node, fx.Node]:
     """For each node that is none of the available values, and is the same operation on the same values as
     one of them is: that one. (A partitioner may save what a backward begins with, and not what that is made
     of.)"""
@@ -386,13 +388,13 @@ def _blank(graph: fx.Graph, meta: ValueMeta) -> fx.Node:
     )
 
 
-def _order(
+def _order_of_retraced_nodes(
     outputs: Iterable[fx.Node], known: set[fx.Node], builder: GraphBuilder
 ) -> tuple[list[fx.Node], set[fx.Node]]:
     """What outputs are computed from besides what is known, in the order of computation; and which of that
     may be blank, so that what it would be computed from need not have been saved."""
     try:
-        return _computed(outputs, known, lambda _: False, frozenset())
+        return _is_computed_in_retrace(outputs, known, lambda _: False, frozenset())
     except DoubleBackwardUnsupported:
         if builder.symbolic:
             raise
@@ -401,10 +403,10 @@ def _order(
         meta = builder.metas.get(node)
         return isinstance(meta, int) and 0 in lookup(meta).size and not is_impure(node)
 
-    return _computed(outputs, known, is_empty, _LIKE)
+    return _is_computed_in_retrace(outputs, known, is_empty, _LIKE)
 
 
-def _computed(
+def _is_computed_in_retrace(
     outputs: Iterable[fx.Node],
     known: set[fx.Node],
     is_empty: Callable[[fx.Node], bool],

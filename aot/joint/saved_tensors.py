@@ -96,11 +96,11 @@ def find_saved_inputs(
                 looks.append(look(number, tensor, node))
     views = {id(fake): fake for fake in (*arguments, *roots, *(one.tensor for one in looks))}
     earlier = {i: _edge_of_view(fake) for i, fake in views.items()}
-    for number, node in _hidden(recorder, graph, engine):
-        for tensor, reason in _found_out(recorder, node, (*arguments, *roots)):
+    for number, node in _nodes_hiding_saved_tensors(recorder, graph, engine):
+        for tensor, reason in _saved_tensors_by_trial(recorder, node, (*arguments, *roots)):
             looks.append(look(number, tensor, node, reason))
     for number, node in _secretive(graph, engine):
-        looks.extend(look(number, tensor, node) for tensor in _given_to_checkpoint(recorder, node) or ())
+        looks.extend(look(number, tensor, node) for tensor in _saved_by_checkpoint(recorder, node) or ())
     every = {id(t): t for t in (*arguments, *roots, *(one.tensor for one in looks))}
     counters = dict(zip(every, counter_groups(tuple(every.values())), strict=True))
     storages = [set(found) for found in unchecked]
@@ -117,7 +117,7 @@ def find_saved_inputs(
     for number, recorded in enumerate(engine.segments):
         for node in (node for node, coming in recorded.written.items() if coming):
             unknown = [fake for counter, fake in joined.items() if (number, counter) not in known]
-            for fake, reason in _found_out(recorder, node, unknown, recorded.wrapped.get(node)):
+            for fake, reason in _saved_tensors_by_trial(recorder, node, unknown, recorded.wrapped.get(node)):
                 looks.append(look(number, fake, node, reason))
     # Autograd makes the edge of a view anew when it is unpacked under another version.
     for i, fake in views.items():
@@ -156,7 +156,7 @@ def find_saved_inputs(
     return found
 
 
-def _hidden(
+def _nodes_hiding_saved_tensors(
     recorder: Recorder, graph: SegmentedGraph, engine: BackwardRecorder
 ) -> Iterator[tuple[int, Node]]:
     """The nodes that do not show what they keep, each with its segment's number.
@@ -177,7 +177,7 @@ def _hooks_of(recorder: Recorder, node: Node) -> tuple[Any, Any] | None:
     return recorder.under_hooks.get(number - autograd_graph.is_copy_slices(node))
 
 
-def _given_to_checkpoint(recorder: Recorder, node: Node) -> tuple[Tensor, ...] | None:
+def _saved_by_checkpoint(recorder: Recorder, node: Node) -> tuple[Tensor, ...] | None:
     """What the checkpoint was called with that keeps what a node does not show; None if none does."""
     hooks = _hooks_of(recorder, node)
     if hooks is None:
@@ -196,7 +196,7 @@ def _secretive(graph: SegmentedGraph, engine: BackwardRecorder) -> Iterator[tupl
                 yield number, node
 
 
-def _found_out(
+def _saved_tensors_by_trial(
     recorder: Recorder, node: Node, tensors: Sequence[Tensor], gradient: Tensor | None = None
 ) -> Iterator[tuple[Tensor, str]]:
     """Those of some tensors that a node checks, by running it after each was written to, as it were; with
@@ -206,18 +206,18 @@ def _found_out(
     counted = [tensor for tensor in tensors if has_counter(tensor)]
     groups = counter_groups(counted)
     apart = [tensor for i, tensor in enumerate(counted) if groups[i] == i]
-    yield from _checked(apart, partial(_run, recorder, node, gradient))
+    yield from _version_checked_saved_tensors(apart, partial(_run_saving_node, recorder, node, gradient))
 
 
 def _reads(recorder: Recorder, node: Node, gradient: Tensor | None = None) -> int | None:
     """How often a node reads something but the gradients that come to it; None if it raises."""
     try:
-        return _run(recorder, node, gradient)
+        return _run_saving_node(recorder, node, gradient)
     except Exception:
         return None
 
 
-def _run(recorder: Recorder, node: Node, gradient: Tensor | None = None) -> int:
+def _run_saving_node(recorder: Recorder, node: Node, gradient: Tensor | None = None) -> int:
     """Run a node by itself; how often it reads something but the gradients that come to it."""
     before = len(recorder.backward_reads)
     given: set[int] = set()
@@ -231,7 +231,7 @@ def _run(recorder: Recorder, node: Node, gradient: Tensor | None = None) -> int:
         del recorder.backward_reads[before:]
 
 
-def dead_external_effect(
+def external_effect_with_dead_saved(
     recorder: Recorder, graph: SegmentedGraph, engine: BackwardRecorder, exposed: Sequence[Node]
 ) -> fx.Node | None:
     """An operation that acts outside, and is called by a custom function in eager's backward that leads to no
@@ -302,7 +302,7 @@ def _base_of(tensor: Tensor) -> Tensor | None:
     return tensor._base if tensor._is_view() else None
 
 
-def frees_something(
+def frees_saved_tensors(
     recorder: Recorder,
     graph: SegmentedGraph,
     engine: BackwardRecorder,
@@ -319,14 +319,14 @@ def frees_something(
     if not engine.segments[number].gradients:
         nodes += graph.dead_nodes(number)
     frees = any(_saves_something(node) for node in nodes if not autograd_graph.is_copy_slices(node)) or any(
-        _reads(recorder, node) or any(True for _ in _found_out(recorder, node, tensors))
-        for of, node in _hidden(recorder, graph, engine)
+        _reads(recorder, node) or any(True for _ in _saved_tensors_by_trial(recorder, node, tensors))
+        for of, node in _nodes_hiding_saved_tensors(recorder, graph, engine)
         if of == number and not _is_unfreed(recorder, node)
     )
     frees = frees or any(
         of == number
         and not (autograd_graph.is_copy_slices(node) or _is_unfreed(recorder, node))
-        and _given_to_checkpoint(recorder, node) is not None
+        and _saved_by_checkpoint(recorder, node) is not None
         for of, node in _secretive(graph, engine)
     )
     return frees or any(map(autograd_graph.is_copy_slices, nodes)), not frees
@@ -359,7 +359,9 @@ def _is_packed(node: Node, in_checkpoints: bool = True) -> bool:
     return any(activation_checkpoint.is_packed(node, name, in_checkpoints=in_checkpoints) for name in names)
 
 
-def _checked(fakes: Sequence[Tensor], run: Callable[[], object]) -> Iterator[tuple[Tensor, str]]:
+def _version_checked_saved_tensors(
+    fakes: Sequence[Tensor], run: Callable[[], object]
+) -> Iterator[tuple[Tensor, str]]:
     """Those of some tensors, with a version counter each, which a backward checks: it raises when they have
     been written to. With what it says. Sought by halves, as most are none."""
     if not fakes:
@@ -377,8 +379,8 @@ def _checked(fakes: Sequence[Tensor], run: Callable[[], object]) -> Iterator[tup
         yield fakes[0], said
         return
     half = len(fakes) // 2
-    yield from _checked(fakes[:half], run)
-    yield from _checked(fakes[half:], run)
+    yield from _version_checked_saved_tensors(fakes[:half], run)
+    yield from _version_checked_saved_tensors(fakes[half:], run)
 
 
 # How autograd begins to say that a tensor was written to.

@@ -33,20 +33,20 @@ from aot.errors import LeafCreatedInside, Unsupported, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
 from aot.graph.purity import eliminate_dead_code
 from aot.joint.backward_errors import BackwardError, check_external_effects, find_raising, find_raising_node
-from aot.joint.boundary import check_hooks, check_remembered, gradient_sinks, user_tensors
+from aot.joint.boundary import check_boundary_hooks, check_remembered_sinks, gradient_sinks, user_tensors
 from aot.joint.dependencies import (
     aliased_gradients,
     custom_function_needs,
+    segments_with_constant_gradients,
     tangent_dependencies,
-    with_constants,
 )
 from aot.joint.joint import CotangentInput, Gradient, Joint, SavedInput, Segment, Shared
 from aot.joint.python_callbacks import python_callbacks
 from aot.joint.saved_tensors import (
-    dead_external_effect,
+    external_effect_with_dead_saved,
     find_saved_edges,
     find_saved_inputs,
-    frees_something,
+    frees_saved_tensors,
     keeps_attributes,
 )
 from aot.tensors.geometry import Geometry, geometry
@@ -69,7 +69,7 @@ def trace_joint(forward: Traced, effects: EffectSummary) -> Joint:
     histories = {i: v.history for i, v in enumerate(effects.values) if v.history is not None}
     histories |= dict(enumerate(effects.histories, len(effects.values)))
     if recorder.hooks.any:
-        check_hooks(forward, user_tensors(forward, effects, histories, ends), ends)
+        check_boundary_hooks(forward, user_tensors(forward, effects, histories, ends), ends)
     tangent_nodes: list[fx.Node] = []
     gradient_nodes: list[fx.Node] = []
     segments: tuple[Segment, ...] = ()
@@ -85,8 +85,8 @@ def trace_joint(forward: Traced, effects: EffectSummary) -> Joint:
             node.meta["partitioner_tag"] = "is_forward"
         builder.backward = True
         recording = _JointTracer(forward, effects, histories, ends)
-        segments = recording.run(tangent_nodes, gradient_nodes)
-        check_remembered(forward, [gradient.target for s in segments for gradient in s.gradients])
+        segments = recording.record_joint(tangent_nodes, gradient_nodes)
+        check_remembered_sinks(forward, [gradient.target for s in segments for gradient in s.gradients])
         levels = [*recording.levels, *[None] * (len(segments) - len(recording.levels))]
         scripts = recording.python_callbacks
     kept = {write.value: write.tensor for write in effects.kept}
@@ -96,10 +96,10 @@ def trace_joint(forward: Traced, effects: EffectSummary) -> Joint:
     states = recorder.rng_states
     first, last = ({}, {}) if states is None else (states.first, states.last)
     outputs = [*nodes, *last.values(), *gradient_nodes]
-    primals = _close(builder, forward.primals, [*first.values(), *tangent_nodes], copies, outputs)
+    primals = _close_joint_graph(builder, forward.primals, [*first.values(), *tangent_nodes], copies, outputs)
     builder.annotate(builder.graph.nodes)
     module = fx_graphs.LazyGraphModule(builder.root, builder.graph, "Joint")
-    resident = _resident(forward)
+    resident = _is_in_input_memory(forward)
     return Joint(module, returned, primals, tuple(first), segments, tuple(levels), resident, scripts)
 
 
@@ -122,7 +122,7 @@ class _JointTracer:
         self.levels: list[RetracePoint | None] = []
         self.python_callbacks: tuple[Any, ...] | None = ()
 
-    def run(self, tangents: list[fx.Node], gradients: list[fx.Node]) -> tuple[Segment, ...]:
+    def record_joint(self, tangents: list[fx.Node], gradients: list[fx.Node]) -> tuple[Segment, ...]:
         """Record; `tangents` and `gradients` are extended by the nodes that come in and go out."""
         recorder = self.forward.recorder
         failing: dict[int, BackwardError] = {}
@@ -154,7 +154,7 @@ class _JointTracer:
             with without_autocast():
                 engine.run()
         firsts = [min(map(autograd_graph.sequence_number, nodes.nodes)) for nodes in graph.segments]
-        self._assign(graph, engine, firsts, failing)
+        self._assign_effects_to_segments(graph, engine, firsts, failing)
         self.python_callbacks = python_callbacks(graph.segment_of, recorder.hooks.functions)
         own = find_saved_edges(recorder, graph)
         arguments, roots = self.forward.entry.tensors_and_subclasses, self.effects.root_fakes
@@ -166,23 +166,23 @@ class _JointTracer:
         numbers = {*firsts, *(failure.number for failure in failing.values())}
         turns = {number: turn for turn, number in enumerate(sorted(numbers), 1)}
         results = [self._read(recorded) for recorded in engine.segments]
-        constant = with_constants(recorder.builder.graph, engine.segments, results)
+        constant = segments_with_constant_gradients(recorder.builder.graph, engine.segments, results)
         for nodes, recorded, keeps, mine in zip(graph.segments, engine.segments, kept, own, strict=True):
             entered.update(nodes.cotangent_inputs.values())
             if not recorded.gradients:
                 recorded.tangents.clear()
             tangents.extend(node for e in sorted(recorded.tangents) for node in recorded.tangents[e].nodes)
             gradients.extend(results[len(segments)])
-            further = self._further(nodes.nodes, recorded)
-            native = _kept_natives(graph, nodes.cotangent_inputs, recorded, mine)
-            segment = self._segment(
+            further = self._further_argument_edges(nodes.nodes, recorded)
+            native = _kept_native_histories(graph, nodes.cotangent_inputs, recorded, mine)
+            segment = self._joint_segment(
                 nodes.cotangent_inputs,
                 recorded,
                 keeps,
                 mine,
                 aliased_gradients(recorded, results[len(segments)]),
             )
-            frees, idle = frees_something(recorder, graph, engine, len(segments), (*arguments, *roots))
+            frees, idle = frees_saved_tensors(recorder, graph, engine, len(segments), (*arguments, *roots))
             whole, lacking = custom_function_needs(graph, nodes, recorded, behind)
             if len(segments) in constant:
                 lacking = (0,)
@@ -200,12 +200,12 @@ class _JointTracer:
             segment = replace(segment, runs_custom_function=whole, needed=lacking, idle=idle and not whole)
             segments.append(segment)
             self.levels.append(
-                self._level(nodes.cotangent_inputs, recorded, segment, further.values(), native)
+                self._retraceable_segment(nodes.cotangent_inputs, recorded, segment, further.values(), native)
             )
         for value in self.histories:
             if value not in entered:
                 failure = failing.get(value)
-                segment = self._without_nodes(engine, value, failure, tangents, gradients)
+                segment = self._gradients_without_nodes(engine, value, failure, tangents, gradients)
                 turn = 0 if failure is None else turns[failure.number]
                 segments.append(replace(segment, engine_order=turn))
         return tuple(segments)
@@ -216,7 +216,7 @@ class _JointTracer:
             parts = (part for gradient in recorded.gradients.values() for part in inner_tensors(gradient))
             return [self.forward.recorder.read(part) for part in parts]
 
-    def _assign(
+    def _assign_effects_to_segments(
         self,
         graph: SegmentedGraph,
         engine: BackwardRecorder,
@@ -233,7 +233,7 @@ class _JointTracer:
             assigned.append((node, at, number))
         check_external_effects(assigned, firsts, failing.values())
         good = [one.edge.node for one in self.user_tensors if one.value not in failing]
-        idle = dead_external_effect(self.forward.recorder, graph, engine, good)
+        idle = external_effect_with_dead_saved(self.forward.recorder, graph, engine, good)
         if idle is not None:
             raise _acts_nowhere(idle)
 
@@ -243,7 +243,7 @@ class _JointTracer:
         graph = SegmentedGraph(exposed, self.sinks)
         return graph, BackwardRecorder(self.forward.recorder, graph, self.sinks, likes or self.histories)
 
-    def _segment(
+    def _joint_segment(
         self,
         entrances: Mapping[Key, int | None],
         recorded: RecordedSegment,
@@ -259,7 +259,7 @@ class _JointTracer:
             layout = layout_of(gradient) if is_wrapper(gradient) else None
             count = 1 if layout is None else len(layout.wheres)
             results = tuple(range(first, first + count))
-            shared = tuple(map(self._shared, shared_inner_tensors(gradient)))
+            shared = tuple(map(self._shared_gradient_part, shared_inner_tensors(gradient)))
             gradients.append(Gradient(target, results, mask, layout, shared, target in viewed))
         # What gives nothing (a norm of order 0, a custom function) runs all the same, and so does what is
         # below it.
@@ -267,14 +267,16 @@ class _JointTracer:
         gradients += [Gradient(target, (), 0) for target in never]
         return Segment(
             tuple(
-                self._entrance(value, edge, recorded.tangents.get(e), edge in own)
+                self._joint_entrance(value, edge, recorded.tangents.get(e), edge in own)
                 for e, (edge, value) in enumerate(entrances.items())
             ),
             tuple(gradients),
             kept=kept,
         )
 
-    def _further(self, nodes: Iterable[Node], recorded: RecordedSegment) -> dict[ArgumentEdge, Key]:
+    def _further_argument_edges(
+        self, nodes: Iterable[Node], recorded: RecordedSegment
+    ) -> dict[ArgumentEdge, Key]:
         """The edges of arguments that only the gradients of a segment's gradients may go to, with the edge in
         the trace: a write to a view keeps the view, and goes to its base, where the segment leads."""
         if not recorded.gradients or not any(map(autograd_graph.is_copy_slices, nodes)):
@@ -284,14 +286,16 @@ class _JointTracer:
         def storage(target: ArgumentEdge) -> int:
             return tensor_impl.storage_key(fakes[target.tensor])
 
-        bases = {storage(target) for target in self._reached((node, 0) for node in nodes)} & joined
+        bases = {
+            storage(target) for target in self._argument_edges_reached((node, 0) for node in nodes)
+        } & joined
         return {
             target: edge
             for edge, target in self.sinks.items()
             if target not in recorded.gradients and storage(target) in bases
         }
 
-    def _reached(self, edges: Iterable[Key]) -> list[ArgumentEdge]:
+    def _argument_edges_reached(self, edges: Iterable[Key]) -> list[ArgumentEdge]:
         """The arguments' edges that the history behind some edges leads to."""
         found: dict[ArgumentEdge, None] = {}
         stack, seen = list(edges), set()
@@ -304,7 +308,7 @@ class _JointTracer:
                 stack.extend((n, k) for n, k in key[0].next_functions if n is not None)
         return list(found)
 
-    def _level(
+    def _retraceable_segment(
         self,
         entrances: Mapping[Key, int | None],
         recorded: RecordedSegment,
@@ -327,7 +331,7 @@ class _JointTracer:
         released = bool(self.effects.end_requires_grad)
         return RetracePoint(self.forward.recorder, tuple(likes), tuple(ends), {}, released, tuple(native))
 
-    def _without_nodes(
+    def _gradients_without_nodes(
         self,
         engine: BackwardRecorder,
         value: int,
@@ -338,21 +342,21 @@ class _JointTracer:
         """A value whose backward raises, leads to no argument, or is an argument's gradient as it comes."""
         edge = key_of(self.edges[value])
         if failure is not None:
-            entrance = self._entrance(value, edge, None)
-            targets = tuple(Gradient(target, (), 0) for target in self._reached([edge]))
+            entrance = self._joint_entrance(value, edge, None)
+            targets = tuple(Gradient(target, (), 0) for target in self._argument_edges_reached([edge]))
             return Segment((entrance,), targets, (type(failure.error), str(failure.error)), failure.strides)
         if edge not in self.sinks:
-            return Segment((self._entrance(value, edge, None),), ())
-        tangent = engine.tangent(self.histories[value])
+            return Segment((self._joint_entrance(value, edge, None),), ())
+        tangent = engine.make_tangent(self.histories[value])
         tangents.extend(tangent.nodes)
         gradients.extend(tangent.nodes)
         count = len(tangent.nodes)
         layout = None if tangent.layout.meta is None else tangent.layout
-        shared = tuple(map(self._shared, shared_inner_tensors(tangent.fake)))
+        shared = tuple(map(self._shared_gradient_part, shared_inner_tensors(tangent.fake)))
         gradient = Gradient(self.sinks[edge], tuple(range(count)), (1 << count) - 1, layout, shared)
-        return Segment((self._entrance(value, edge, tangent),), (gradient,))
+        return Segment((self._joint_entrance(value, edge, tangent),), (gradient,))
 
-    def _shared(self, part: Tensor) -> Shared:
+    def _shared_gradient_part(self, part: Tensor) -> Shared:
         """Which tensor of the call, or which output, a part of a gradient is."""
         for i, one in enumerate(self.forward.entry.fakes):
             if one is part:
@@ -365,7 +369,7 @@ class _JointTracer:
             "return it"
         )
 
-    def _entrance(
+    def _joint_entrance(
         self, value: int | None, edge: Key, tangent: Tangent | None, kept: bool = False
     ) -> CotangentInput:
         like: Tensor | None = None
@@ -391,7 +395,7 @@ def _acts_nowhere(node: fx.Node) -> UnsupportedOperation:
     )
 
 
-def _kept_natives(
+def _kept_native_histories(
     graph: SegmentedGraph, entrances: Collection[Key], recorded: RecordedSegment, kept: Collection[Key]
 ) -> dict[Key, RebuiltEdge]:
     """What a segment keeps that has a native history, other than what its gradients go to anyway."""
@@ -409,7 +413,7 @@ def _is_vain(graph: SegmentedGraph, target: Target) -> bool:
     return node not in graph.reaches_input
 
 
-def _resident(forward: Traced) -> dict[str, tuple[int, Geometry]]:
+def _is_in_input_memory(forward: Traced) -> dict[str, tuple[int, Geometry]]:
     found: dict[str, tuple[int, Geometry]] = {}
     seen: set[tuple[Storage, torch.dtype]] = set()
     for i, fake in enumerate(forward.entry.fakes):
@@ -424,7 +428,7 @@ def _resident(forward: Traced) -> dict[str, tuple[int, Geometry]]:
     return found
 
 
-def _close(
+def _close_joint_graph(
     builder: GraphBuilder,
     primals: list[Primal],
     others: list[fx.Node],
@@ -442,7 +446,7 @@ def _close(
         anchor.append(node)
         anchor = node
     eliminate_dead_code(graph)
-    _give_readers(builder)
+    _give_readers_to_raising_nodes(builder)
     used: list[Primal] = []
     for primal in primals:
         if primal.node.users:
@@ -456,7 +460,7 @@ def _close(
     return tuple(used)
 
 
-def _give_readers(builder: GraphBuilder) -> None:
+def _give_readers_to_raising_nodes(builder: GraphBuilder) -> None:
     """Let something read what has several results and is there for what it may raise: partitioners, torch's
     among them, know by its readers that it is no single tensor."""
     for node in list(builder.graph.nodes):

@@ -149,9 +149,9 @@ def call_on_clones(
     clones: list[Tensor] = []
     for where in written:
         if isinstance(where, int):
-            positional[where] = _cloned(positional[where], clones)
+            positional[where] = _clone_argument(positional[where], clones)
         else:
-            named[where] = _cloned(named[where], clones)
+            named[where] = _clone_argument(named[where], clones)
     result = func(*positional, **named)
     results = result if isinstance(result, (tuple, list)) else (result,)
     returned = (r for r, kind in zip(results, func._schema.returns, strict=False) if not is_written(kind))
@@ -184,12 +184,12 @@ def operation_of(node: fx.Node) -> op_queries.OpOverload | None:
     return target if isinstance(target, op_queries.OpOverload) else None
 
 
-def _cloned(source: Any, clones: list[Tensor]) -> Any:
+def _clone_argument(source: Any, clones: list[Tensor]) -> Any:
     """A copy of a tensor with the same strides, or of those in a list; `clones` gets them."""
     if source is None:
         return None
     if isinstance(source, (list, tuple)):
-        return [_cloned(one, clones) for one in source]
+        return [_clone_argument(one, clones) for one in source]
     size, stride = source.size(), source.stride()
     clones.append(torch.empty_strided(size, stride, dtype=source.dtype, device=source.device))
     return clones[-1].copy_(source)
@@ -207,11 +207,11 @@ def classify(func: Any) -> OpInfo:
     """What the recorder does with an operation; decided once per operation from its schema and tags."""
     known = _OPERATIONS.get(func)
     if known is None:
-        known = _OPERATIONS[func] = _classify(func)
+        known = _OPERATIONS[func] = _classify_operation(func)
     return known
 
 
-def _classify(func: Any) -> OpInfo:
+def _classify_operation(func: Any) -> OpInfo:
     tags = func.tags
     name = func._schema.name.split("::")[1]
     random = op_queries.may_be_random(func)

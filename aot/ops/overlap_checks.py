@@ -16,7 +16,7 @@ from aot.tensors.symbolic_sizes import specialize_sizes
 from aot.torch_internals import autograd_state, mode_stacks, pytree, tensor_impl
 
 
-def check_lists(func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None:
+def check_list_overlap(func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None:
     """An operation on lists goes through them in order, its functional form does not."""
     others = [t for a in args[1:] if isinstance(a, (list, tuple)) for t in a if isinstance(t, Tensor)]
     pairs = itertools.chain(itertools.combinations(targets, 2), itertools.product(targets, others))
@@ -27,7 +27,9 @@ def check_lists(func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None
         )
 
 
-def check_apart(func: Any, targets: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_custom_operator_overlap(
+    func: Any, targets: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """Refuse a custom operator that writes to memory that another of its arguments shows as well: it runs on
     copies, which are apart, and what its kernel reads when is its own affair."""
     given = list(tensors_in(args, kwargs))
@@ -39,7 +41,9 @@ def check_apart(func: Any, targets: list[Tensor], args: tuple[Any, ...], kwargs:
             )
 
 
-def check_order(func: Any, target: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_write_order_overlap(
+    func: Any, target: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """Raise what `func` raises where it writes to a `target` that shows elements several times, and refuse
     it where it does not. (Meta kernels do not look. Most kernels do.)"""
 

@@ -76,7 +76,7 @@ def can_probe(op: Any, given: Sequence[Meta], args: tuple[Any, ...], kwargs: dic
     count = sum(elements) if any(isinstance(a, (list, tuple)) for a in args) else math.prod(elements)
     for value in (*args, *kwargs.values()):
         # (A number that is copied to the meta device has no values there, and the kernel's dtype.)
-        factor = 1 if value == _META and not given else _factor(value)
+        factor = 1 if value == _META and not given else _zero_probe_growth(value)
         if factor is None:
             return False
         count *= factor
@@ -117,7 +117,7 @@ def _holds_no_indices(meta: Meta) -> bool:
     return meta.dtype.is_floating_point or meta.dtype.is_complex or meta.dtype is torch.bool
 
 
-def _factor(value: Any) -> int | None:
+def _zero_probe_growth(value: Any) -> int | None:
     """By how much an argument that is no tensor may enlarge the result; None if by too much."""
     if isinstance(value, torch.device):
         return 1 if value.type == "cpu" else None

@@ -60,7 +60,7 @@ def recompute_class(node: fx.Node) -> Recompute:
         return Recompute.NEVER
     name = op._opname
     if name in _UNINITIALIZED:
-        overwritten = all(_overwrites(user, node) for user in node.users)
+        overwritten = all(_is_free_overwrite(user, node) for user in node.users)
         return Recompute.CHEAP if overwritten and node.users else Recompute.NEVER
     if node.target is not op and node.target is not call_on_clones:
         return Recompute.EXPENSIVE
@@ -69,7 +69,7 @@ def recompute_class(node: fx.Node) -> Recompute:
     return Recompute.EXPENSIVE
 
 
-def _overwrites(user: fx.Node, node: fx.Node) -> bool:
+def _is_free_overwrite(user: fx.Node, node: fx.Node) -> bool:
     """Whether `user` is the functional form of an operation that overwrites `node`, and reads only how it
     lies."""
     if user.target is torch.ops.aten.copy.default:
@@ -91,10 +91,10 @@ def cost(node: fx.Node) -> float:
     if node.op != "call_function" or is_free(node):
         return 0.0
     moved: float = element_bytes(node) + sum(element_bytes(n) for n in node.all_input_nodes)
-    return max(moved, _flops(node) / FLOPS_PER_BYTE)
+    return max(moved, _recompute_flops(node) / FLOPS_PER_BYTE)
 
 
-def _flops(node: fx.Node) -> float:
+def _recompute_flops(node: fx.Node) -> float:
     op = operation_of(node)
     if op is None:
         return 0.0

@@ -14,7 +14,12 @@ import torch
 from torch import fx
 
 from aot.partition.costs import is_free
-from aot.partition.joint_graph import ancestors_among, extract_both, is_tensor, parse_joint_graph
+from aot.partition.joint_graph import (
+    ancestors_among,
+    extract_forward_and_backward,
+    is_tensor,
+    parse_joint_graph,
+)
 
 
 def default_partition(
@@ -51,7 +56,7 @@ def default_partition(
         for n in forward
         if n not in needed and n.op != "output" and (n in gradients or any(u in needed for u in n.users))
     ]
-    return extract_both(parts, forward, saved, [n for n in nodes if n in needed])
+    return extract_forward_and_backward(parts, forward, saved, [n for n in nodes if n in needed])
 
 
 def _views_of_inputs(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> frozenset[fx.Node]:

@@ -102,7 +102,7 @@ def ancestors_among(results: Iterable[Any], among: frozenset[fx.Node] | set[fx.N
     return needed
 
 
-def extract_both(
+def extract_forward_and_backward(
     parts: JointGraph, forward: Sequence[fx.Node], saved: Sequence[fx.Node], backward: Sequence[fx.Node]
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """The two modules of a partition.

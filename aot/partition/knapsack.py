@@ -9,14 +9,14 @@ import torch
 _STEPS = 4096  # bytes are rounded up to this fraction of the capacity, so that a choice never exceeds it
 
 
-def best_within(weights: Sequence[int], values: Sequence[float], capacity: int) -> list[int]:
+def knapsack_within(weights: Sequence[int], values: Sequence[float], capacity: int) -> list[int]:
     """The positions of the items with the greatest total value whose total weight is at most `capacity`.
 
     By dynamic programming over the capacity (Bellman, 1957), in 4096 steps: exact for weights that are
     multiples of a step, else up to the rounding.
 
     Example:
-        >>> best_within([4, 3, 3], [5.0, 4.0, 4.0], 6)
+        >>> knapsack_within([4, 3, 3], [5.0, 4.0, 4.0], 6)
         [1, 2]
     """
     step = max(1, -(-capacity // _STEPS))

@@ -51,7 +51,7 @@ def minimum_cut(vertices: int, arcs: list[Arc], source: int, sink: int) -> tuple
 
 
 def _solver() -> Callable[[int, list[tuple[int, int, int]], int, int], set[int]]:
-    return with_igraph if importlib.util.find_spec("igraph") is not None else with_networkx
+    return with_igraph if importlib.util.find_spec("igraph") is not None else minimum_cut_with_networkx
 
 
 def with_igraph(vertices: int, arcs: list[tuple[int, int, int]], source: int, sink: int) -> set[int]:
@@ -63,7 +63,9 @@ def with_igraph(vertices: int, arcs: list[tuple[int, int, int]], source: int, si
     return set(flow.partition[1])
 
 
-def with_networkx(vertices: int, arcs: list[tuple[int, int, int]], source: int, sink: int) -> set[int]:
+def minimum_cut_with_networkx(
+    vertices: int, arcs: list[tuple[int, int, int]], source: int, sink: int
+) -> set[int]:
     """The sink's side of a minimum cut, by networkx."""
     import networkx
 

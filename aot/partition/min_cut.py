@@ -20,8 +20,14 @@ from torch import fx
 
 from aot.errors import PartitionError
 from aot.partition.costs import Recompute, cost, recompute_class
-from aot.partition.joint_graph import JointGraph, ancestors_among, extract_both, is_tensor, parse_joint_graph
-from aot.partition.knapsack import best_within
+from aot.partition.joint_graph import (
+    JointGraph,
+    ancestors_among,
+    extract_forward_and_backward,
+    is_tensor,
+    parse_joint_graph,
+)
+from aot.partition.knapsack import knapsack_within
 from aot.partition.max_flow import Arc, minimum_cut
 from aot.partition.tensor_bytes import memory_roots, span_bytes
 
@@ -69,12 +75,12 @@ def min_cut_rematerialization_partition(
         raise PartitionError(f"memory_budget is {memory_budget}; it is a number between 0 and 1")
     parts = parse_joint_graph(joint_module, num_fwd_outputs)
     problem = _FlowNetwork(parts, static_lifetime_input_indices or ())
-    saved = problem.cheapest(Recompute.CHEAP, TIME_FOR_MEMORY)
+    saved = problem.cheapest_cut(Recompute.CHEAP, TIME_FOR_MEMORY)
     if memory_budget < 1:
-        saved = problem.within(saved, memory_budget)
+        saved = problem.cut_within_budget(saved, memory_budget)
     recomputed = ancestors_among(problem.demanded(), set(problem.values).difference(saved))
-    backward = _as_late_as_possible(problem.required, recomputed)
-    return extract_both(parts, problem.values, saved, backward)
+    backward = _schedule_recomputation_late(problem.required, recomputed)
+    return extract_forward_and_backward(parts, problem.values, saved, backward)
 
 
 class _FlowNetwork:
@@ -87,7 +93,7 @@ class _FlowNetwork:
 
     def __init__(self, parts: JointGraph, static: Iterable[int]) -> None:
         nodes = [n for n in parts.module.graph.nodes if n.op not in ("get_attr", "output")]
-        late = _late(parts, nodes)
+        late = _backward_only_nodes(parts, nodes)
         needed = ancestors_among(parts.demanded, late)
         self.required = [n for n in nodes if n in needed and n.op != "placeholder"]
         self.values = [n for n in nodes if n not in late]
@@ -96,7 +102,7 @@ class _FlowNetwork:
         self._gradients = {g for g in parts.gradients if isinstance(g, fx.Node)}
         self._static = {parts.primals[i] for i in static}
         self._roots = memory_roots(parts.module.graph)
-        self._preferred = self._preferences()
+        self._preferred = self._recompute_preferences()
 
     def demanded(self) -> list[fx.Node]:
         """The values that the backward reads or returns."""
@@ -106,7 +112,7 @@ class _FlowNetwork:
         """What saving a value costs; nothing, if it is there anyway."""
         return 0 if node in self._static else span_bytes(node)
 
-    def cheapest(self, allowed: Recompute, time_for_memory: float) -> list[fx.Node]:
+    def cheapest_cut(self, allowed: Recompute, time_for_memory: float) -> list[fx.Node]:
         """The values to save, in order, if nothing dearer than `allowed` is recomputed."""
         demanded = set(self.demanded())
         relevant = ancestors_among(demanded, set(self.values))
@@ -132,7 +138,7 @@ class _FlowNetwork:
         derivatives are computed from."""
         return self.bytes(node) * _UNIT + (self._roots[node] is not node) + self._preferred.get(node, 0)
 
-    def _preferences(self) -> dict[fx.Node, int]:
+    def _recompute_preferences(self) -> dict[fx.Node, int]:
         """For each value that is computed in the backward that was recorded: more than it costs to compute it
         there."""
         found: dict[fx.Node, int] = {}
@@ -146,14 +152,16 @@ class _FlowNetwork:
         """Whether a checkpointed region starts from this value, or its policy has it saved."""
         return any(u in self._parts.pinned for u in node.users)
 
-    def within(self, comfortable: list[fx.Node], budget: float) -> list[fx.Node]:
+    def cut_within_budget(self, comfortable: list[fx.Node], budget: float) -> list[fx.Node]:
         """The values to save for a budget below 1, where `comfortable` is what is saved for 1."""
-        smallest = self.cheapest(Recompute.EXPENSIVE, 0)
+        smallest = self.cheapest_cut(Recompute.EXPENSIVE, 0)
         lower, upper = (sum(map(self.bytes, saved)) for saved in (smallest, comfortable))
         optional = [n for n in comfortable if n not in set(smallest)]
         stops = {*smallest, *comfortable}
         times = [sum(map(cost, self._computed_between(n, stops))) for n in optional]
-        chosen = best_within([self.bytes(n) for n in optional], times, int(budget * max(0, upper - lower)))
+        chosen = knapsack_within(
+            [self.bytes(n) for n in optional], times, int(budget * max(0, upper - lower))
+        )
         kept = {*smallest, *(optional[i] for i in chosen)}
         return self._reached(kept)
 
@@ -169,7 +177,7 @@ class _FlowNetwork:
         return [n for n in self.values if n in kept and n in read]
 
 
-def _late(parts: JointGraph, nodes: Sequence[fx.Node]) -> set[fx.Node]:
+def _backward_only_nodes(parts: JointGraph, nodes: Sequence[fx.Node]) -> set[fx.Node]:
     """The nodes that cannot run before the backward, or are not to: what needs a tangent, what is pinned, and
     what may raise or draw, so that the forward does neither in its place."""
     late: set[fx.Node] = set(parts.tangents)
@@ -183,7 +191,7 @@ def _late(parts: JointGraph, nodes: Sequence[fx.Node]) -> set[fx.Node]:
     return late
 
 
-def _as_late_as_possible(required: Sequence[fx.Node], recomputed: set[fx.Node]) -> list[fx.Node]:
+def _schedule_recomputation_late(required: Sequence[fx.Node], recomputed: set[fx.Node]) -> list[fx.Node]:
     """The backward's nodes in order, each recomputed value just before the first that reads it, so that it
     takes up memory no longer than it must."""
     order: dict[fx.Node, None] = {}

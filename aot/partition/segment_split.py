@@ -40,7 +40,7 @@ def split_by_segment(
         if not results:
             parts.append((None, ()))
             continue
-        needed = _ancestors([*results, *(n for n in acts if n.meta["segment"] == number)])
+        needed = _segment_ancestors([*results, *(n for n in acts if n.meta["segment"] == number)])
         taken = tuple(i for i, node in enumerate(saved) if node in needed)
         inputs = [*(saved[i] for i in taken), *ours]
         body = [n for n in nodes if n in needed]
@@ -48,7 +48,7 @@ def split_by_segment(
     return parts
 
 
-def _ancestors(results: Sequence[fx.Node | None]) -> set[fx.Node]:
+def _segment_ancestors(results: Sequence[fx.Node | None]) -> set[fx.Node]:
     """What results are computed from, they included."""
     found: set[fx.Node] = set()
     stack = [result for result in results if result is not None]
@@ -92,7 +92,7 @@ def specialize_to_tangents(backward: fx.GraphModule, missing: Sequence[bool]) ->
             if lacking and is_sum(node):
                 terms = ((n, copy) for n in node.args if (copy := copies[n]) is not None)
                 left = next(terms, None)
-                copies[node] = None if left is None else _laid_as(graph, node, *left)
+                copies[node] = None if left is None else _sum_remainder_laid_as(graph, node, *left)
             elif gradients and len(lacking) == len(gradients):
                 copies[node] = None
             else:
@@ -103,7 +103,7 @@ def specialize_to_tangents(backward: fx.GraphModule, missing: Sequence[bool]) ->
     return fx_graphs.LazyGraphModule(backward, graph, "BackwardPart")
 
 
-def _laid_as(graph: fx.Graph, total: fx.Node, left: fx.Node, copy: fx.Node) -> fx.Node:
+def _sum_remainder_laid_as(graph: fx.Graph, total: fx.Node, left: fx.Node, copy: fx.Node) -> fx.Node:
     """What is left of a sum, lying as that does: what reads it was recorded for that, without the
     `contiguous()` that some of autograd's formulas have (`native_group_norm_backward`), as it did nothing."""
     val = total.meta["val"]

@@ -38,12 +38,11 @@ from aot.ops.classify import RESIZES_STORAGE
 from aot.partition.joint_graph import check_side_effects, drop_repeated_effects, is_tangent
 from aot.partition.segment_split import split_by_segment
 from aot.pipeline.artifact import Lowered
-from aot.runtime.dry_run import ObservedState, observe_state
+from aot.runtime.dry_run import ObservedState, observe_call_state
 from aot.runtime.plan import make_plan
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import lacks_memory
 from aot.tensors.symbolic_sizes import NO_SIZES, SymbolicSizes
-from aot.tensors.version_counters import has_counter, version_of
 from aot.torch_internals import tensor_impl
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
@@ -92,7 +91,7 @@ class Lowering:
 
     def references(self) -> Iterator[torch.Tensor]:
         """The tensors of the trace that it holds when it lives on: each as often as it does."""
-        yield from self.forward.recorder.references()
+        yield from self.forward.recorder.traced_references()
         pairs = {
             id(pair): pair for level in self.levels if level is not None for pair in level.cotangent_inputs
         }
@@ -127,7 +126,7 @@ def lower(
     """
     grad = torch.is_grad_enabled()
     with (
-        noted.running(again=symbols is not None),
+        noted.tracking_run(again=symbols is not None),
         running,
         symbolic_views(symbols),
         patched(),
@@ -135,7 +134,7 @@ def lower(
     ):
         with streams.recording_streams() as chosen:
             forward = trace_function(
-                _noting_writes(flat, noted),
+                noted.noting_input_writes(flat),
                 arguments,
                 options.decompositions,
                 lifetimes,
@@ -146,23 +145,25 @@ def lower(
                 options.candidates,
                 options.title,
             )
-            order = None if chosen is None else chosen.order()
+            order = None if chosen is None else chosen.stream_order()
         entry = forward.entry
-        expected = observe_state(entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage)
+        expected = observe_call_state(
+            entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage
+        )
         effects = analyze(forward, options.keep_input_mutations)
         metadata = view_and_mutation_metadata(forward, effects, options.keep_input_mutations)
-        noted.begin_backward()
+        noted.track_backward()
         joint = trace_joint(forward, effects)
     if not noted.changes.once:
         noted.guards.check()
-    _check_backward(noted.changes_of_backward, joint, options.name)
-    _check_memory(arguments, joint)
+    _check_lowered_backward(noted.changes_of_backward, joint, options.name)
+    _check_lowered_memory(arguments, joint)
     numbers: dict[object, int] = {}
     keys: list[object] = [tensor_impl.storage_key(t) for t in arguments.tensors]
     keys += [("wrapper", wrapper.base_group) for wrapper in entry.wrappers]
     storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
     parameters = static.union(_accumulating(arguments))
-    fw_module, bw_module = _partitioned(joint, effects, options.partition, parameters, options.name)
+    fw_module, bw_module = _partition_lowered(joint, effects, options.partition, parameters, options.name)
     leaves = frozenset(i for i, t in enumerate(arguments.tensors_and_subclasses) if _accumulates(t))
     parts = (
         [(None, ())] * len(joint.segments)
@@ -184,14 +185,14 @@ def lower(
         storages,
         parameters,
         leaves,
-        _written_together(arguments),
+        _arguments_written_together(arguments),
         bool(arguments.metas or forward.wrapped),
         asked,
         _lie_apart(arguments),
         grad,
         forward.grad_after,
         inference,
-        NO_SIZES if symbols is None else symbols.sizes(),
+        NO_SIZES if symbols is None else symbols.shape_guards(),
     )
     fixed = [primal.tensor in static for primal in joint.primals]
     mark_static(fw_module, fixed)
@@ -200,7 +201,7 @@ def lower(
             mark_static(module, [s.primal is not None and fixed[s.primal] for s in part.saved])
     backwards = tuple(module for module, _ in parts)
     graph_names.assign_compile_id(fw_module, *backwards)
-    levels = _levels_of(joint, backwards)
+    levels = _levels_of_lowered(joint, backwards)
     again = tuple(level is not None for level in levels)
     blueprint = Lowered(
         plan, fw_module, backwards, again, metadata, forward.spec, forward.grad_targets, forward.casts
@@ -208,7 +209,7 @@ def lower(
     return Lowering(blueprint, forward, levels, joint.python_callbacks, expected, order)
 
 
-def _check_backward(changes: SideEffects, joint: Joint, name: str) -> None:
+def _check_lowered_backward(changes: SideEffects, joint: Joint, name: str) -> None:
     """Refuse a backward whose Python changes what no run of a graph can change again.
 
     Raises:
@@ -224,22 +225,7 @@ def _check_backward(changes: SideEffects, joint: Joint, name: str) -> None:
         )
 
 
-def _noting_writes(flat: Callable[[list[Any]], Any], noted: GuardTracker) -> Callable[[list[Any]], Any]:
-    """The function; where it raises, it is noted whether it has written to its arguments by then."""
-
-    def run(leaves: list[Any]) -> Any:
-        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and has_counter(leaf)]
-        before = [version_of(tensor) for tensor in tensors]
-        try:
-            return flat(leaves)
-        except BaseException:
-            noted.wrote |= [version_of(tensor) for tensor in tensors] != before
-            raise
-
-    return run
-
-
-def _check_memory(arguments: Arguments, joint: Joint) -> None:
+def _check_lowered_memory(arguments: Arguments, joint: Joint) -> None:
     """Refuse a function that reads an argument before its storage has memory.
 
     Raises:
@@ -268,7 +254,7 @@ _COPIED_TOGETHER = frozenset(
 )
 
 
-def _written_together(arguments: Arguments) -> tuple[frozenset[int], ...]:
+def _arguments_written_together(arguments: Arguments) -> tuple[frozenset[int], ...]:
     """The groups of those of which one call may write to several: on the CPU it does so one after the other;
     on a GPU one kernel does, for one dtype. It refuses lazy ones."""
     groups: dict[object, set[int]] = {}
@@ -280,7 +266,7 @@ def _written_together(arguments: Arguments) -> tuple[frozenset[int], ...]:
     return tuple(map(frozenset, groups.values()))
 
 
-def _partitioned(
+def _partition_lowered(
     joint: Joint, effects: EffectSummary, partition: Partitioner, parameters: frozenset[int], name: str
 ) -> tuple[fx.GraphModule, fx.GraphModule | None]:
     """The forward and the backward of a joint graph.
@@ -316,7 +302,7 @@ def _partitioned(
     return forward, backward
 
 
-def _levels_of(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list[RetracePoint | None]:
+def _levels_of_lowered(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list[RetracePoint | None]:
     """What each part of the backward can be recorded again from, with the values that are saved for it."""
     nodes = {node.name: node for node in joint.graph.graph.nodes}
     levels: list[RetracePoint | None] = []

@@ -22,11 +22,11 @@ from aot.capture.autograd.engine import RetracePoint
 from aot.capture.recorder import functional_rng
 from aot.guards.tracker import GuardTracker
 from aot.runtime.codegen.wrapper import generate
-from aot.runtime.compiled_graphs import LazyBackward, arity_error, as_own_tensor, runner
+from aot.runtime.compiled_graphs import LazyBackward, arity_error, as_own_tensor, compiled_graph_runner
 from aot.runtime.double_backward import DoubleBackward
 from aot.runtime.plan import Plan
 from aot.runtime.saved_values import SelfSaved
-from aot.runtime.tangents import TangentMismatch, require_strides, same_memory, with_traced_strides
+from aot.runtime.tangents import TangentMismatch, require_tangent_strides, same_memory, with_traced_strides
 from aot.tensors import views
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import is_nested, is_wrapper
@@ -92,25 +92,25 @@ def build(
         "torch": torch,
         "set_grad_enabled": autograd_state.set_grad_enabled,
         # (Autocast is part of the key: it is at a call what it is now.)
-        "run_forward": runner(
+        "run_forward": compiled_graph_runner(
             forward, taken, bare=not (autocast_state.is_autocast_enabled() or plan.numbers.names)
         ),
         "miscounted": arity_error,
         "rng_lock": functional_rng.LOCK,
-        "get_rng_state": functional_rng.get_state,
+        "get_rng_state": functional_rng.get_rng_state,
         "set_rng_state": functional_rng.set_state,
         "detached": as_own_tensor,
-        "copied": _copied,
+        "copied": _clone_with_strides,
         "nothing": _nothing,
         "nowhere": _nowhere,
         "passing": _passing,
         "written": _written,
         "uncounted": without_version_bump,
         "edge_of": _edge_of,
-        "edge_of_written": _edge_of_written,
+        "edge_of_written": _edge_of_written_argument,
         "edge_as_left": _edge_as_left,
         "Geometry": Geometry,
-        "fails": require_strides,
+        "fails": require_tangent_strides,
         "tangent": with_traced_strides,
         "same_memory": same_memory,
         "OtherTangent": TangentMismatch,
@@ -121,15 +121,15 @@ def build(
         "set_creation_meta": autograd_state.set_creation_meta,
         "inference_tensor": autograd_state.inference_alias,
         "reinterpreted": views.bitcast_view,
-        "counter": _counter,
+        "counter": _version_counter_alias,
         "modified": _modified,
         "runs": _runs,
         "weakly": weakref.ref,
         "is_detached": _is_detached,
         "detached_in_place": detached_in_place_error,
-        "once_more": _once_more,
+        "once_more": _unpack_kept_for_backward,
         "spent": _spent,
-        "freed": _freed,
+        "freed": _freed_graph_error,
         "graph_is_retained": autograd_graph.is_graph_retained,
         "packed": _packed,
         "is_grad_enabled": torch.is_grad_enabled,
@@ -166,7 +166,7 @@ def build(
     for number in range(len(plan.parts)):
         dynamo_api.skip(namespace[f"backward{number}"])
         if plan.parts[number].own:
-            namespace[f"with_own{number}"] = _with_own(plan.parts[number].own)
+            namespace[f"with_own{number}"] = _saving_own_results(plan.parts[number].own)
         names = ("forward", "backward")
         methods = {name: staticmethod(namespace[f"{name}{number}"]) for name in names}
         function = type("CompiledFunction", (torch.autograd.Function,), methods)
@@ -186,7 +186,7 @@ def build(
 _COUNTER = itertools.count()
 
 
-def _with_own(own: Sequence[SelfSaved]) -> Callable[..., tuple[Tensor | None, ...]]:
+def _saving_own_results(own: Sequence[SelfSaved]) -> Callable[..., tuple[Tensor | None, ...]]:
     """What a node saves that keeps some of its results. (Autograd keeps a result without its node, which
     would keep the result.)"""
 
@@ -208,7 +208,7 @@ def _edge_of(result: Tensor | None) -> Tensor | None:
     return None if result is None else _passing(result)
 
 
-def _edge_of_written(ctx: Any, entrance: int) -> Tensor | None:
+def _edge_of_written_argument(ctx: Any, entrance: int) -> Tensor | None:
     """The same for what was written to an argument; None when nobody has its edge any more."""
     of, counter, version = ctx.written[entrance]
     node = of()
@@ -265,7 +265,7 @@ class _RebaseHistory(torch.autograd.Function):
         if copies:
             tensor.data.copy_(history)
         if keeper is not None:
-            keeper.written[entrance] = weakref.ref(ctx), _counter(tensor), tensor._version + 1
+            keeper.written[entrance] = weakref.ref(ctx), _version_counter_alias(tensor), tensor._version + 1
             if autograd_state.saved_tensor_hooks() is None:
                 ctx.save_for_backward(tensor)
         return tensor
@@ -319,7 +319,7 @@ def _nothing(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> T
     return torch.empty_strided(size, (0,) * len(size), dtype=dtype, device=device)
 
 
-def _copied(value: Tensor, offset: int) -> Tensor:
+def _clone_with_strides(value: Tensor, offset: int) -> Tensor:
     """A copy with the same strides, elements that are shown several times included, at a storage offset."""
     size, stride = value.size(), value.stride()
     span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if value.numel() else 0
@@ -329,7 +329,7 @@ def _copied(value: Tensor, offset: int) -> Tensor:
     return whole.set_(memory.untyped_storage(), offset, size, stride)
 
 
-def _counter(tensor: Tensor) -> Tensor:
+def _version_counter_alias(tensor: Tensor) -> Tensor:
     """A tensor that shares the version counter of `tensor`, and nothing of its memory."""
     if is_wrapper(tensor):
         return wrapper_subclasses.shell(tensor)
@@ -350,17 +350,19 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _once_more(kept: list[tuple[Callable[[Any], Any], Any]], stays: bool) -> tuple[Tensor, ...]:
+def _unpack_kept_for_backward(
+    kept: list[tuple[Callable[[Any], Any], Any]], stays: bool
+) -> tuple[Tensor, ...]:
     """What is kept for backward, given up when the engine gives up the rest of the graph, unless it stays."""
     if not kept:
-        raise _freed()
+        raise _freed_graph_error()
     values = tuple(unpack(value) for unpack, value in kept)
     if not (stays or autograd_graph.is_graph_retained()):
         kept.clear()
     return values
 
 
-def _freed() -> RuntimeError:
+def _freed_graph_error() -> RuntimeError:
     """For a backward after one that did not retain the graph, in eager's words."""
     return RuntimeError(
         "Trying to backward through the graph a second time (or directly access saved tensors after they "

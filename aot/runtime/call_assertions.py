@@ -42,7 +42,10 @@ def with_call_assertions(
     def checked(*tensors: Tensor) -> list[Any]:
         before = [_before(tensor) for tensor in tensors]
         outputs = call(*tensors)
-        for violation in (*_inputs(tensors, before, metadata), *_outputs(tensors, outputs, metadata)):
+        for violation in (
+            *_violated_input_assertions(tensors, before, metadata),
+            *_violated_output_assertions(tensors, outputs, metadata),
+        ):
             raise AssumptionViolated(f"{name}: {violation}")
         return outputs
 
@@ -59,7 +62,9 @@ def _before(tensor: Tensor) -> _Before:
     return _Before(data, _where(tensor), tensor_impl.storage_key(tensor), version)
 
 
-def _inputs(tensors: Sequence[Tensor], before: Sequence[_Before], metadata: ViewAndMutationMeta) -> list[str]:
+def _violated_input_assertions(
+    tensors: Sequence[Tensor], before: Sequence[_Before], metadata: ViewAndMutationMeta
+) -> list[str]:
     """What is not as predicted of the arguments."""
     found = []
     infos = metadata.input_info
@@ -79,7 +84,9 @@ def _inputs(tensors: Sequence[Tensor], before: Sequence[_Before], metadata: View
     return found
 
 
-def _outputs(tensors: Sequence[Tensor], outputs: Sequence[Any], metadata: ViewAndMutationMeta) -> list[str]:
+def _violated_output_assertions(
+    tensors: Sequence[Tensor], outputs: Sequence[Any], metadata: ViewAndMutationMeta
+) -> list[str]:
     """What is not as predicted of the results."""
     found = []
     storages = {tensor_impl.storage_key(tensor): i for i, tensor in enumerate(tensors)}

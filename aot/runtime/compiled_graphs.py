@@ -19,7 +19,9 @@ from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.torch_internals import autocast_state
 
 
-def runner(compiled: Compiled, taken: Sequence[int] = (), *, bare: bool = False) -> Callable[..., Any]:
+def compiled_graph_runner(
+    compiled: Compiled, taken: Sequence[int] = (), *, bare: bool = False
+) -> Callable[..., Any]:
     """A compiled graph as a boxed callable.
 
     Graphs hold the casts that autocast made while tracing, so they run without it. Of the numbers of the
@@ -64,7 +66,7 @@ def arity_error(values: Sequence[Any], results: int, which: str) -> errors.Backe
     )
 
 
-def check_numbers(symbols: SymbolicSizes | None, numbers: Sequence[int]) -> None:
+def check_backward_numbers(symbols: SymbolicSizes | None, numbers: Sequence[int]) -> None:
     """Refuse numbers for which a backward has not been compiled: what is assumed of them when it is compiled
     later than the forward, the forward has not assumed.
 
@@ -109,7 +111,7 @@ class LazyBackward:
     def run(self, arguments: list[Any], spend: bool = False, numbers: Sequence[int] = ()) -> Any:
         """All gradients, from saved values and all tangents; `spend` allows to overwrite the donated ones.
         How many come back is not checked."""
-        run = self._runners.get((None, spend)) or self._runner(None, spend, arguments)
+        run = self._runners.get((None, spend)) or self._lazy_backward_runner(None, spend, arguments)
         return run(arguments, numbers) if numbers else run(arguments)
 
     def run_part(
@@ -118,10 +120,12 @@ class LazyBackward:
         """The gradients, None where there is none, from saved values and tangents of which some are None;
         bit j of `given` tells whether tangent j is not. How many come back is not checked."""
         present = [a for a in arguments if a is not None]
-        run = self._runner(given, spend, arguments)
+        run = self._lazy_backward_runner(given, spend, arguments)
         return run(present, numbers) if numbers else run(present)
 
-    def _runner(self, given: int | None, spend: bool, arguments: list[Any]) -> Callable[..., Any]:
+    def _lazy_backward_runner(
+        self, given: int | None, spend: bool, arguments: list[Any]
+    ) -> Callable[..., Any]:
         run = self._runners.get((given, spend))
         if run is None:
             with self._lock:
@@ -141,7 +145,9 @@ class LazyBackward:
                     first = len(graph.taken)
                     graph.module.meta["donated"] = tuple(first + i for i in self._donated if spend)
                     compiled = compile_graph(self._compiler, graph.module, "backward")
-                    run = self._runners[given, spend] = runner(compiled, graph.taken, bare=self._bare)
+                    run = self._runners[given, spend] = compiled_graph_runner(
+                        compiled, graph.taken, bare=self._bare
+                    )
         return run
 
 

@@ -26,10 +26,16 @@ from aot.guards.tracker import GuardTracker
 from aot.joint.retrace import RetracedBackward, retrace_backward
 from aot.partition.default import default_partition
 from aot.partition.joint_graph import is_tangent
-from aot.runtime.compiled_graphs import LazyBackward, as_own_tensor, check_numbers, runner, with_arity_check
+from aot.runtime.compiled_graphs import (
+    LazyBackward,
+    as_own_tensor,
+    check_backward_numbers,
+    compiled_graph_runner,
+    with_arity_check,
+)
 from aot.runtime.graph_assertions import compile_graph
-from aot.runtime.saved_values import tangents_from_start
-from aot.runtime.tangents import as_in_trace, unflatten_values, with_traced_strides
+from aot.runtime.saved_values import tangents_read_by_offset
+from aot.runtime.tangents import tangent_as_in_trace, unflatten_tangent_values, with_traced_strides
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import (
     GradientLayout,
@@ -37,7 +43,7 @@ from aot.tensors.subclasses import (
     inner_tensors,
     is_nested,
     is_wrapper,
-    key_of_meta,
+    subclass_meta_key,
 )
 from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.torch_internals import ambient_state, autograd_graph, plain_fakes, tensor_impl
@@ -103,16 +109,16 @@ class DoubleBackward:
                     differ = [j for j, k in zip(present, kinds, strict=True) if k != self._guess(j)]
                     others = {j: self._in_trace(given[j], j, numbers) for j in differ}
                     circumstances = present, create_graph, tracked, own, others
-                    step = noted.within_context(self._run_and_record, noted, *circumstances)
+                    step = noted.track_within_context(self._run_and_record, noted, *circumstances)
                     way = _CompiledBackward(
                         self._level, step, self._compiler, self._look, noted, self._symbols
                     )
                     if not noted.changes.once:
                         self._ways[key] = (way, *self._ways.get(key, ()))
         targets = [*(owned[e] for e in way.step.own_targets), *edges]
-        check_numbers(self._symbols, numbers)
+        check_backward_numbers(self._symbols, numbers)
         given = [tangent for tangent in given if tangent is not None]
-        run = way.changes.following(way)
+        run = way.changes.with_side_effects(way)
         gradients: list[Tensor | None] = run([saved[i] for i in way.step.taken], given, targets, numbers)
         return gradients
 
@@ -130,13 +136,13 @@ class DoubleBackward:
         if self._symbols is None or (is_wrapper(tangent) and is_nested(tangent)):
             return tangent  # type: ignore[no-any-return]
         with plain_fakes.fakes_allowed():
-            return as_in_trace(tangent, like, self._symbols, numbers)
+            return tangent_as_in_trace(tangent, like, self._symbols, numbers)
 
     def _run_and_record(self, noted: GuardTracker, *circumstances: Any) -> RetracedBackward:
-        with noted.running():
-            return self._record(*circumstances)
+        with noted.tracking_run():
+            return self._record_double_backward(*circumstances)
 
-    def _record(
+    def _record_double_backward(
         self,
         present: Sequence[int],
         create_graph: bool,
@@ -180,7 +186,7 @@ def _type_of(tangent: Any) -> object:
     """Equal for two tangents that are made of tensors in the same way."""
     if not is_wrapper(tangent):
         return None
-    return key_of_meta(flatten_subclass(tangent)[0].showing(lambda numbers: (len(numbers),)))
+    return subclass_meta_key(flatten_subclass(tangent)[0].showing(lambda numbers: (len(numbers),)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +198,7 @@ class _OutputGroup:
     targets: frozenset[int]
 
 
-def _grouped(step: RetracedBackward) -> tuple[_OutputGroup, ...]:
+def _grouped_gradients(step: RetracedBackward) -> tuple[_OutputGroup, ...]:
     """All gradients in one group; then, if these are several, those apart that lead to different targets."""
     groups: dict[frozenset[int], list[int]] = {}
     for i, reached in step.reach.items():
@@ -248,11 +254,13 @@ class _CompiledBackward:
         graph = lift_symbols_to_inputs(forward, symbols)
         graph.module.meta["donated"] = ()  # what is saved may be asked for again
         compiled = compile_graph(compiler, graph.module, "backward")
-        self.run: Callable[..., Any] = with_arity_check(runner(compiled, graph.taken), kept, "backward")
-        self.from_start = tangents_from_start(forward, "cotangents_")
-        self.further_from_start = tangents_from_start(backward)
+        self.run: Callable[..., Any] = with_arity_check(
+            compiled_graph_runner(compiled, graph.taken), kept, "backward"
+        )
+        self.from_start = tangents_read_by_offset(forward, "cotangents_")
+        self.further_from_start = tangents_read_by_offset(backward)
         self.backward: LazyBackward | None = None
-        self.groups = _grouped(step)
+        self.groups = _grouped_gradients(step)
         available: dict[fx.Node, int] = {}
         if backward is not None:
             results = sum(len(layout.wheres) for layout in step.higher)
@@ -281,7 +289,7 @@ class _CompiledBackward:
         with torch.no_grad():
             values = self.run([*saved, *inputs], numbers)
         made = self._laid(step.made, numbers)
-        results: list[Any] = unflatten_values(made, map(as_own_tensor, values[: step.count]))
+        results: list[Any] = unflatten_tangent_values(made, map(as_own_tensor, values[: step.count]))
         if step.cotangent_inputs:
             targets = [*(t for t in tangents if t.requires_grad), *edges]
             targets += [None] * (len(step.gradients) - len(targets))
@@ -291,8 +299,8 @@ class _CompiledBackward:
                         "create_graph=True where a second derivative goes to an argument that the first does "
                         "not go to; call the original function"
                     )
-            results = _distinct(results, [*inputs, *tangents])
-            for group in self._groups(targets):
+            results = _distinct_results(results, [*inputs, *tangents])
+            for group in self._gradient_groups(targets):
                 own = tuple(results[i] for i in group.results)
                 box = [self, tuple(values[step.count :]), own, numbers, targets, group.results]
                 reached = [target if p in group.targets else None for p, target in enumerate(targets)]
@@ -306,7 +314,7 @@ class _CompiledBackward:
                     results[i] = result
         return [None if k is None else results[k] for k in step.results]
 
-    def _groups(self, targets: Sequence[Tensor | None]) -> Sequence[_OutputGroup]:
+    def _gradient_groups(self, targets: Sequence[Tensor | None]) -> Sequence[_OutputGroup]:
         """The nodes that the gradients are results of.
 
         One is as good as several, but where a custom function is behind it: that makes zeros of a gradient
@@ -336,7 +344,7 @@ class _CompiledBackward:
         return with_traced_strides(tangent, where.size, where.stride, from_start)
 
 
-def _distinct(results: list[Any], inputs: Sequence[Tensor]) -> list[Tensor]:
+def _distinct_results(results: list[Any], inputs: Sequence[Tensor]) -> list[Tensor]:
     """Results of an autograd.Function are to be objects of their own."""
     seen = {id(tensor) for tensor in inputs}
     found = []
@@ -394,5 +402,5 @@ class _SecondOrderNode(torch.autograd.Function):
             results = way.run_backward(arguments, numbers=numbers)
         else:
             results = way.run_part(mask, arguments, numbers=numbers)
-        made = unflatten_values(way._laid(step.higher, numbers), iter(results))
+        made = unflatten_tangent_values(way._laid(step.higher, numbers), iter(results))
         return (None, None, *(None if k is None else made[k] for k in step.gradients))

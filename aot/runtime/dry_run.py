@@ -42,7 +42,7 @@ class ObservedState:
         }
         return ObservedState(facts)
 
-    def difference(self, other: ObservedState) -> str | None:
+    def first_difference(self, other: ObservedState) -> str | None:
         """Where the two differ first, in words."""
         for name, facts in self.facts.items():
             for fact, value in facts.items():
@@ -52,7 +52,7 @@ class ObservedState:
         return None
 
 
-def observe_state(
+def observe_call_state(
     tensors: Sequence[Tensor],
     versions: Sequence[int],
     storages: Sequence[object],
@@ -140,13 +140,15 @@ def dry_run(
     call = built.define({**stubs, **dict.fromkeys(built.makers, _FakeSubclasses())})
     try:
         metas = arguments.metas if symbols is None else [meta.showing(with_hints) for meta in symbols.metas]
-        wrappers = _stand_ins_for(arguments, metas, imitations)
+        wrappers = _dry_run_stand_ins(arguments, metas, imitations)
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             outputs = call(*imitations, *wrappers, *numbers)
     except (RuntimeError, ValueError, IndexError) as error:
         reason = str(error).splitlines()[0]
     else:
-        difference = expected.difference(observe_state(imitations, versions, storages, outputs, _storage))
+        difference = expected.first_difference(
+            observe_call_state(imitations, versions, storages, outputs, _storage)
+        )
         if difference is None:
             return
         reason = difference
@@ -193,7 +195,7 @@ def _seen_as(tensor: Tensor, size: Sequence[Any], stride: Sequence[Any]) -> Tens
 _ENDLESS = 1 << 60
 
 
-def _stand_ins_for(
+def _dry_run_stand_ins(
     arguments: Arguments, metas: Sequence[SubclassCreationMeta], imitations: Sequence[Tensor]
 ) -> list[Tensor]:
     """Plain tensors in place of the wrapper subclasses among the arguments, views where these are."""
@@ -259,10 +261,10 @@ class _StubGraph:
 
     def __call__(self, arguments: list[Any], numbers: Sequence[int] = ()) -> list[Any]:
         given = dict(zip(self._inputs, arguments, strict=True))
-        return [given[node] if node in given else _imitated(node) for node in self._results]
+        return [given[node] if node in given else _imitate_for_dry_run(node) for node in self._results]
 
 
-def _imitated(node: fx.Node | None) -> Tensor | None:
+def _imitate_for_dry_run(node: fx.Node | None) -> Tensor | None:
     if node is None or node.meta.get("val") is None:
         return None
     value = node.meta["val"]

@@ -72,7 +72,7 @@ class _CheckedGraph:
         if len(given) != len(self._inputs):
             self._violated(f"takes {len(self._inputs)} inputs and was given {len(given)}")
         for node, value in zip(self._inputs, given, strict=True):
-            self._check(f"input {node.name}", node, value)
+            self._check_graph_results(f"input {node.name}", node, value)
         before = {i: given[i].clone() for i in self._untouched if isinstance(given[i], Tensor)}
         results = list(self._run(arguments))
         for i, value in before.items():
@@ -80,11 +80,11 @@ class _CheckedGraph:
                 self._violated(f"wrote to its input {self._inputs[i].name}")
         for position, (node, value) in enumerate(zip(self._outputs, results, strict=False)):
             if isinstance(node, fx.Node):
-                self._check(f"result {position}, {node.name},", node, value)
-        self._check_memory(given, results)
+                self._check_graph_results(f"result {position}, {node.name},", node, value)
+        self._check_graph_result_memory(given, results)
         return results
 
-    def _check(self, name: str, node: fx.Node, value: Any) -> None:
+    def _check_graph_results(self, name: str, node: fx.Node, value: Any) -> None:
         expected = node.meta.get("val")
         if not isinstance(expected, Tensor):
             return
@@ -99,7 +99,7 @@ class _CheckedGraph:
             if one != other:
                 self._violated(f"{name} has {what} {one} and not {other}")
 
-    def _check_memory(self, given: Sequence[Any], results: Sequence[Any]) -> None:
+    def _check_graph_result_memory(self, given: Sequence[Any], results: Sequence[Any]) -> None:
         """See that no result lies in memory that the graph does not say it lies in."""
         entered: dict[int, str] = {}
         for i, (node, value) in enumerate(zip(self._inputs, given, strict=True)):

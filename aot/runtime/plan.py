@@ -21,7 +21,7 @@ from aot.runtime.saved_values import (
     SaveStrategy,
     SelfSaved,
     VersionCheck,
-    tangents_from_start,
+    tangents_read_by_offset,
 )
 from aot.runtime.schedule import Action, schedule
 from aot.specialize.inline_cache import PlacementSensitivity
@@ -181,7 +181,9 @@ def make_plan(
     taken = [indices for _, indices in backwards]
     savings = SavedValuePlanner(forward, joint, effects, taken, storages, parameters)
     parts = [
-        SegmentPlan(segment, *savings.decide(segment, *backward), tangents_from_start(backward[0]))
+        SegmentPlan(
+            segment, *savings.decide_saved_values(segment, *backward), tangents_read_by_offset(backward[0])
+        )
         for segment, backward in zip(joint.segments, backwards, strict=True)
     ]
     return Plan(
@@ -223,7 +225,7 @@ def make_plan(
         inference=inference,
         inference_values=tuple(i for i, value in enumerate(effects.values) if value.inference),
         runs_python=joint.python_callbacks != (),
-        placement=_lying(asked or joint.python_callbacks != (), apart, effects, joint, parts),
+        placement=_planned_layout(asked or joint.python_callbacks != (), apart, effects, joint, parts),
         numbers=numbers,
     )
 
@@ -233,7 +235,7 @@ def _is_idle(node: fx.Node) -> bool:
     return node.op == "placeholder" or (node.op == "output" and not node.args[0])
 
 
-def _lying(
+def _planned_layout(
     asked: bool, apart: bool, effects: EffectSummary, joint: Joint, parts: Sequence[SegmentPlan]
 ) -> PlacementSensitivity:
     moved = (
@@ -260,13 +262,13 @@ def _lying(
         and not any(done)
         and all(isinstance(root, ValueRoot) for root in effects.roots)
         and all(primal.span is None for primal in joint.primals)
-        and all(map(_reads_values, parts))
+        and all(map(_does_planned_part_read_values, parts))
     ):
         return PlacementSensitivity.NONE
     return PlacementSensitivity.ALIASING
 
 
-def _reads_values(part: SegmentPlan) -> bool:
+def _does_planned_part_read_values(part: SegmentPlan) -> bool:
     """Whether a part of the backward, and what is kept for it, leads to no other memory and no base."""
     segment = part.segment
     targets = (*(gradient.target for gradient in segment.gradients), *segment.second_order_targets)

@@ -126,11 +126,11 @@ class SavedValuePlanner:
             self._values_at[result].append(value)
         self._roots = memory_roots(forward.graph)
         self._counters = memory_roots(forward.graph, counted=True)
-        self._possibly_zero = _perhaps_blank(forward.graph)
+        self._possibly_zero = _possibly_blank_saved(forward.graph)
         inputs = [n for n in forward.graph.nodes if n.op == "placeholder"]  # (states come last)
         self._primal_of = dict(zip(inputs, range(len(joint.primals)), strict=False))
         self._tensor_of = {n: p.tensor for n, p in zip(inputs, joint.primals, strict=False)}
-        visible = _visible(effects)
+        visible = _visible_saved_values(effects)
         values = [(i, v) for i, v in enumerate(joint.returned) if v in visible]
         self._value_of = {self._roots[results[i]]: v for i, v in reversed(values)}
         self._changed_storages = {storages[i] for i, _ in effects.changes} | {
@@ -141,12 +141,12 @@ class SavedValuePlanner:
         self._written_storages = self._changed_storages | {storages[i] for i in effects.written}
         # What the wrapper itself moves the version counter of, after it is saved.
         self._bumped_memories = {
-            _memory_of_root(output.root, effects, storages)
+            _saved_memory_of_root(output.root, effects, storages)
             for output in effects.outputs
             if isinstance(output, View) and output.stale
         }
         alive = {n for n, i in self._tensor_of.items() if i in parameters}
-        self._excessive = _excessive(self._saved, self._roots, alive)
+        self._excessive = _excessive_saved_views(self._saved, self._roots, alive)
         self._readers = Counter(self._roots[self._saved[i]] for indices in taken for i in indices)
 
     @property
@@ -154,7 +154,7 @@ class SavedValuePlanner:
         """How many values the forward graph returns for the backward."""
         return len(self._saved)
 
-    def decide(
+    def decide_saved_values(
         self, segment: Segment, backward: fx.GraphModule | None, taken: tuple[int, ...]
     ) -> tuple[tuple[Saved, ...], tuple[VersionCheck, ...], tuple[SelfSaved, ...]]:
         """For one segment, whose graph takes the saved values `taken`."""
@@ -167,19 +167,21 @@ class SavedValuePlanner:
                 uncounted.add(memory)
             elif memory is not None:
                 shown[memory] = shown.get(memory, 0) | kept.tangents
-        by_offset = read_by_offset(backward)
+        by_offset = saved_read_by_offset(backward)
         saved: list[Saved] = []
         needs: dict[_Memory, int] = {}
         unchecked: set[_Memory] = set()
-        for index, need in zip(taken, _needs(backward, everything), strict=True):
+        for index, need in zip(taken, _tangents_needing_saved(backward, everything), strict=True):
             node = self._saved[index]
             offset = int(node.meta["val"].storage_offset()) if node.name in by_offset else 0
-            resident, memory = self._memory(node, shown, offset if node.name in by_offset else None)
+            resident, memory = self._saved_value_memory(
+                node, shown, offset if node.name in by_offset else None
+            )
             checked = shown.get(memory, 0) if memory is not None else 0
             if resident is not None:
                 one = Saved(index, SaveStrategy.RESIDENT, *resident)
             else:
-                how = self._how(node, memory, need, shown, uncounted, everything)
+                how = self._save_strategy(node, memory, need, shown, uncounted, everything)
                 copied = how is SaveStrategy.COPY
                 one = Saved(
                     index,
@@ -198,10 +200,10 @@ class SavedValuePlanner:
                     one.how is not SaveStrategy.AS_IS or segment.stays
                 ):  # (autograd checks what it saves itself)
                     unchecked.add(memory)
-        own = self._own(segment, saved, shown, uncounted)
-        return tuple(saved), self._watched(segment, needs, unchecked), own
+        own = self._self_saved_results(segment, saved, shown, uncounted)
+        return tuple(saved), self._version_checks_of_saved(segment, needs, unchecked), own
 
-    def _own(
+    def _self_saved_results(
         self, segment: Segment, saved: list[Saved], shown: dict[_Memory, int], uncounted: set[_Memory]
     ) -> tuple[SelfSaved, ...]:
         """The results that a segment's node keeps itself: those that eager's does, as long as the checks of
@@ -217,7 +219,7 @@ class SavedValuePlanner:
             if entrance.value is not None:
                 node, memory = self._results[entrance.value], ("value", entrance.value)
                 if (
-                    self._how(node, memory, everything, shown, uncounted, everything)
+                    self._save_strategy(node, memory, everything, shown, uncounted, everything)
                     is not SaveStrategy.AS_IS
                 ):
                     continue
@@ -233,7 +235,7 @@ class SavedValuePlanner:
         own = memory is None and root.op == "call_function" and self._readers[root] == 1
         return own and root not in self._possibly_zero
 
-    def _memory(
+    def _saved_value_memory(
         self, node: fx.Node, shown: dict[_Memory, int], offset: int | None
     ) -> tuple[tuple[int, Geometry] | None, _Memory | None]:
         """What a saved value lies in, and where an argument's memory holds it if that can be kept; `offset`
@@ -254,7 +256,7 @@ class SavedValuePlanner:
             return None, ("value", self._value_of[root])
         return None, None
 
-    def _how(
+    def _save_strategy(
         self,
         node: fx.Node,
         memory: _Memory | None,
@@ -287,7 +289,7 @@ class SavedValuePlanner:
             return SaveStrategy.OWN_COUNTER
         return SaveStrategy.AS_IS
 
-    def _watched(
+    def _version_checks_of_saved(
         self, segment: Segment, needs: dict[_Memory, int], unchecked: set[_Memory]
     ) -> tuple[VersionCheck, ...]:
         watched: list[VersionCheck] = []
@@ -307,7 +309,7 @@ class SavedValuePlanner:
         return tuple(watched)
 
 
-def _visible(effects: EffectSummary) -> set[int]:
+def _visible_saved_values(effects: EffectSummary) -> set[int]:
     """The values that the caller gets to see as they are."""
     seen = {r.value for r in effects.roots if isinstance(r, ValueRoot)}
     for root in effects.roots:
@@ -325,7 +327,9 @@ def _visible(effects: EffectSummary) -> set[int]:
     return seen
 
 
-def _excessive(saved: Sequence[fx.Node], roots: dict[fx.Node, fx.Node], alive: set[fx.Node]) -> set[fx.Node]:
+def _excessive_saved_views(
+    saved: Sequence[fx.Node], roots: dict[fx.Node, fx.Node], alive: set[fx.Node]
+) -> set[fx.Node]:
     """The views among the saved values that together take less memory than what they are views of, which is
     neither saved itself nor `alive` in any case."""
     views: dict[fx.Node, list[fx.Node]] = {}
@@ -339,7 +343,7 @@ def _excessive(saved: Sequence[fx.Node], roots: dict[fx.Node, fx.Node], alive: s
     return found
 
 
-def read_by_offset(backward: fx.GraphModule | None) -> set[str]:
+def saved_read_by_offset(backward: fx.GraphModule | None) -> set[str]:
     """The saved values and tangents of which a view is taken by `as_strided`, which counts from the start of
     the storage: they must lie at the storage offset that they had in the trace, tangents at 0."""
     if backward is None:
@@ -349,11 +353,11 @@ def read_by_offset(backward: fx.GraphModule | None) -> set[str]:
     return {roots[n.args[0]].name for n in backward.graph.nodes if n.target in strided}
 
 
-def tangents_from_start(backward: fx.GraphModule | None, named: str = "tangents_") -> frozenset[int]:
+def tangents_read_by_offset(backward: fx.GraphModule | None, named: str = "tangents_") -> frozenset[int]:
     """Which of the tangents that a graph takes, `named` so, it reads by offset."""
     if backward is None:
         return frozenset()
-    names = read_by_offset(backward)
+    names = saved_read_by_offset(backward)
     inputs = (n for n in backward.graph.nodes if n.op == "placeholder")
     tangents = [n for n in inputs if n.name.startswith(named)]
     return frozenset(j for j, node in enumerate(tangents) if node.name in names)
@@ -363,10 +367,10 @@ def _memory_of(kept: SavedInput, effects: EffectSummary, storages: tuple[int, ..
     if kept.tensor is not None:
         return ("storage", storages[kept.tensor])
     assert kept.root is not None
-    return _memory_of_root(kept.root, effects, storages)
+    return _saved_memory_of_root(kept.root, effects, storages)
 
 
-def _memory_of_root(number: int, effects: EffectSummary, storages: tuple[int, ...]) -> _Memory | None:
+def _saved_memory_of_root(number: int, effects: EffectSummary, storages: tuple[int, ...]) -> _Memory | None:
     root = effects.roots[number]
     while True:
         if isinstance(root, FunctionViewRoot):
@@ -388,7 +392,7 @@ def _memory_of_root(number: int, effects: EffectSummary, storages: tuple[int, ..
     return ("storage", storages[root.tensor])
 
 
-def _needs(backward: fx.GraphModule | None, everything: int) -> list[int]:
+def _tangents_needing_saved(backward: fx.GraphModule | None, everything: int) -> list[int]:
     """For each saved value, the tangents whose backward reads it: those that the first results computed from
     it and from any tangent depend on."""
     if backward is None:
@@ -420,7 +424,7 @@ def _needs(backward: fx.GraphModule | None, everything: int) -> list[int]:
     return [needs[n] for n in saved]
 
 
-def _perhaps_blank(graph: fx.Graph) -> set[fx.Node]:
+def _possibly_blank_saved(graph: fx.Graph) -> set[fx.Node]:
     """The values that may be zeros without memory when a graph runs, as forward-mode differentiation has
     them: such are products and sums with them, too, and nobody can write to one."""
     found: set[fx.Node] = set()

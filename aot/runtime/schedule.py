@@ -35,7 +35,7 @@ from aot.joint.joint import Segment
 Action = tuple[Literal["segment", "storage", "root", "output"], int]
 
 
-def _waits(item: Action, needs: Callable[[Action], Iterator[Action]]) -> bool:
+def _waits_for_storage_action(item: Action, needs: Callable[[Action], Iterator[Action]]) -> bool:
     """Whether anything has to happen to the arguments before."""
     seen: set[Action] = set()
     stack = [item]
@@ -182,7 +182,7 @@ def schedule(
     in_turn = sorted(range(len(segments)), key=lambda number: segments[number].engine_order)
     # A write moves the history of views, so whatever can be applied before is.
     for number in in_turn:
-        if not _waits(("segment", number), needs):
+        if not _waits_for_storage_action(("segment", number), needs):
             visit(("segment", number))
     for storage in dict.fromkeys(storages):
         visit(("storage", storage))

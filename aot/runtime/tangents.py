@@ -20,7 +20,7 @@ from aot.tensors.subclasses import (
     SubclassCreationMeta,
     flatten_subclass,
     is_wrapper,
-    key_of_context,
+    subclass_context_key,
     unflatten_subclass,
 )
 from aot.tensors.symbolic_sizes import SymbolicSizes
@@ -37,7 +37,7 @@ def tangent_coercion(meta: SubclassCreationMeta) -> Callable[[Any], Any]:
     Raises:
         OtherTangent: when called, if the gradient is none and does not make itself one.
     """
-    matches = _matching(meta)
+    matches = _tangent_type_matching(meta)
 
     def coerced(given: Any) -> Any:
         if matches(given):
@@ -51,10 +51,12 @@ def tangent_coercion(meta: SubclassCreationMeta) -> Callable[[Any], Any]:
     return coerced
 
 
-def _matching(meta: SubclassCreationMeta) -> Callable[[Any], bool]:
+def _tangent_type_matching(meta: SubclassCreationMeta) -> Callable[[Any], bool]:
     names = {name for name, _ in (*meta.parts, *meta.opaque)}
-    context = key_of_context((meta.context, meta.opaque), meta.kind)
-    inner = [(n, _matching(p) if isinstance(p, SubclassCreationMeta) else None) for n, p in meta.parts]
+    context = subclass_context_key((meta.context, meta.opaque), meta.kind)
+    inner = [
+        (n, _tangent_type_matching(p) if isinstance(p, SubclassCreationMeta) else None) for n, p in meta.parts
+    ]
 
     def matches(given: Any) -> bool:
         if type(given) is not meta.kind:
@@ -63,7 +65,7 @@ def _matching(meta: SubclassCreationMeta) -> Callable[[Any], bool]:
         if set(ours) != names:
             return False
         opaque = tuple((name, getattr(given, name)) for name, _ in meta.opaque)
-        if key_of_context((its, opaque), meta.kind) != context:
+        if subclass_context_key((its, opaque), meta.kind) != context:
             return False
         parts = ((getattr(given, name), match) for name, match in inner)
         return all(not is_wrapper(part) if match is None else match(part) for part, match in parts)
@@ -71,7 +73,7 @@ def _matching(meta: SubclassCreationMeta) -> Callable[[Any], bool]:
     return matches
 
 
-def as_in_trace(given: Any, like: Any, symbols: SymbolicSizes, numbers: Sequence[int]) -> Tensor:
+def tangent_as_in_trace(given: Any, like: Any, symbols: SymbolicSizes, numbers: Sequence[int]) -> Tensor:
     """A tensor for a tangent of another type than was guessed, or made otherwise, in a trace whose sizes are
     symbols: its sizes are those of what it is a tangent of.
 
@@ -94,7 +96,7 @@ def as_in_trace(given: Any, like: Any, symbols: SymbolicSizes, numbers: Sequence
                 f"tensor of size {tuple(sizes)}: nothing says which size that has for others, which are "
                 f"symbols; compile with dynamic=False"
             )
-        return found, _strides(found, sizes, strides)
+        return found, _tangent_strides(found, sizes, strides)
 
     def traced(tensor: Any, *likely: Sequence[Any]) -> Tensor:
         where = shown(tensor.shape, tensor.stride(), *likely)
@@ -110,13 +112,13 @@ def as_in_trace(given: Any, like: Any, symbols: SymbolicSizes, numbers: Sequence
     meta, plain = flatten_subclass(given)
     # (A part may be as the same one of what the tangent is like.)
     parts = [traced(part, *inner[i : i + 1]) for i, part in enumerate(plain)]
-    return unflatten_subclass(meta.lying(shown), parts)  # type: ignore[no-any-return]
+    return unflatten_subclass(meta.meta_laid_as(shown), parts)  # type: ignore[no-any-return]
 
 
 _Shown = tuple[Sequence[Any], Sequence[Any]]
 
 
-def _strides(size: Sequence[Any], sizes: Sequence[int], strides: Sequence[int]) -> tuple[Any, ...]:
+def _tangent_strides(size: Sequence[Any], sizes: Sequence[int], strides: Sequence[int]) -> tuple[Any, ...]:
     """The strides, in symbols, of what has these in a call; in row-major order where that says nothing."""
     order = sorted(range(len(size)), key=lambda d: (strides[d], sizes[d]))
     expected = 1
@@ -173,7 +175,7 @@ def _lies_so(given: Tensor, stride: tuple[int, ...]) -> bool:
     return all(n == 1 or one == other for n, one, other in strides)
 
 
-def require_strides(stride: tuple[int, ...], given: Tensor) -> None:
+def require_tangent_strides(stride: tuple[int, ...], given: Tensor) -> None:
     """Let a gradient pass for which eager's backward raises, because it has these strides.
 
     Raises:
@@ -187,7 +189,7 @@ def require_strides(stride: tuple[int, ...], given: Tensor) -> None:
     )
 
 
-def unflatten_values(
+def unflatten_tangent_values(
     layouts: Sequence[GradientLayout], values: Iterator[Tensor | None]
 ) -> list[Tensor | None]:
     """What is made of the next values, one after the other."""

@@ -48,14 +48,14 @@ def refusing_container_changes(given: tuple[tuple[Any, ...], dict[str, Any]]) ->
     before, tree = pytree.tree_flatten(given)
     yield
     after, now = pytree.tree_flatten(given)
-    if tree != now or not all(map(_is_same, before, after)):
+    if tree != now or not all(map(_is_same_argument_container, before, after)):
         raise errors.ClosureMutation(
             "the function changes a container among its arguments (a list, a dict, ...): a compiled call "
             "takes what is in it, and would leave it as it is; return what is new, or change a copy"
         )
 
 
-def _is_same(before: Any, after: Any) -> bool:
+def _is_same_argument_container(before: Any, after: Any) -> bool:
     if before is after:
         return True
     return (
@@ -117,11 +117,11 @@ def analyze_arguments(leaves: Sequence[Any]) -> Arguments:
             if index is None and type(leaf) not in _PLAIN and is_wrapper(leaf):
                 index = seen[identity] = ~len(wrappers)
                 meta, inner = flatten_subclass(leaf)
-                _check_wrapper(position, leaf, transformed)
+                _check_wrapper_argument(position, leaf, transformed)
                 for part in inner:
                     if id(part) not in seen:
                         seen[id(part)] = len(tensors)
-                        _check_tensor(position, part, transformed)
+                        _check_tensor_argument(position, part, transformed)
                         tensors.append(part)
                 places = [seen[id(part)] for part in inner]
                 wrappers.append(leaf)
@@ -135,13 +135,13 @@ def analyze_arguments(leaves: Sequence[Any]) -> Arguments:
                     or leaf.layout is not torch.strided
                     or leaf.is_inference()
                 ):
-                    _check_tensor(position, leaf, transformed)
+                    _check_tensor_argument(position, leaf, transformed)
                 tensors.append(leaf)
             parts.append((index, None))
             key.append(index)
         else:
             parts.append((None, leaf))
-            key.append(_constant_key(position, leaf))
+            key.append(_constant_argument_key(position, leaf))
     groups: dict[int, int] = {}
     bases: dict[int, int] = {}
     roots: dict[int, dict[int, Tensor]] = {}
@@ -201,7 +201,7 @@ def analyze_arguments(leaves: Sequence[Any]) -> Arguments:
     return Arguments(plain, counted, tuple(key), (*plain, *wrappers), tuple(metas))
 
 
-def _check_wrapper(position: int, wrapper: Tensor, transformed: bool) -> None:
+def _check_wrapper_argument(position: int, wrapper: Tensor, transformed: bool) -> None:
     what = f"argument {position} (counting the leaves of the argument tree)"
     transform = function_transforms.transform_of(wrapper) if transformed else None
     if transform is not None:
@@ -214,7 +214,7 @@ def _check_wrapper(position: int, wrapper: Tensor, transformed: bool) -> None:
         )
 
 
-def key_without_sizes(
+def call_key_without_sizes(
     arguments: Arguments, as_they_are: Collection[int], numbers: Sequence[int]
 ) -> tuple[object, ...]:
     """The key of a call without sizes, strides and offsets, but for those of the tensors `as_they_are`, and
@@ -248,7 +248,7 @@ def _small(numbers: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(n if has_nested_ints(n) or n < 2 else None for n in numbers)
 
 
-def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
+def _check_tensor_argument(position: int, tensor: Tensor, transformed: bool) -> None:
     what = f"argument {position} (counting the leaves of the argument tree)"
     transform = function_transforms.transform_of(tensor) if transformed else None
     if transform is not None:
@@ -276,7 +276,7 @@ def _check_tensor(position: int, tensor: Tensor, transformed: bool) -> None:
         )
 
 
-def _constant_key(position: int, value: object) -> object:
+def _constant_argument_key(position: int, value: object) -> object:
     if not isinstance(value, CONSTANTS):
         if script_objects.is_opaque_object(value):
             return type(value), value

@@ -108,13 +108,13 @@ class InlineCache:
         flat: of these, what takes a call's arguments as they are.
 
     Example:
-        >>> from aot.specialize.call import take_apart
-        >>> seen = Recognitions()
-        >>> answer = Answer(lambda: True, torch.neg, (), None)
-        >>> seen.note(1, True, take_apart((torch.ones(2),)), answer)
+        >>> from aot.specialize.call import analyze_arguments
+        >>> seen = InlineCache()
+        >>> answer = CacheTarget(lambda: True, torch.neg, (), None)
+        >>> seen.note(1, True, analyze_arguments((torch.ones(2),)), answer)
         >>> seen.flat[0]((torch.ones(2),))
         tensor([-1., -1.])
-        >>> seen.flat[0]((torch.ones(3),)) is MISSED
+        >>> seen.flat[0]((torch.ones(3),)) is MISS
         True
     """
 
@@ -171,14 +171,14 @@ def compile_cache_entry(
     arguments: Arguments, answer: CacheTarget, found: ImplicitLeaves
 ) -> Callable[[Sequence[Any]], Any] | None:
     """What `InlineCacheEntry.answer` is, for the calls that have the key of `arguments` under what is around
-    it now; None for arguments that have no test (`compile_test`), or of which Python attributes may be
+    it now; None for arguments that have no test (`compile_inline_test`), or of which Python attributes may be
     read."""
     if arguments.metas or not answer.attributes.none_of(arguments.tensors_and_subclasses):
         return None
-    return _Test(arguments, answer.placement).cache_entry(answer, found)
+    return _Test(arguments, answer.placement).make_cache_entry(answer, found)
 
 
-def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | None] | None:
+def compile_inline_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | None] | None:
     """A function of the leaves of a call with the same tree, under the same `ambient_state.current_key` and
     outside of transforms: the tensors among them, each object once, if the key of the call is that of
     `arguments`; otherwise None, perhaps also where the key is the same.
@@ -186,7 +186,7 @@ def compile_test(arguments: Arguments) -> Callable[..., tuple[Tensor, ...] | Non
     None for arguments that have none: where wrapper subclasses are among them, or several tensors with a
     history of their own on one storage (which share a version counter, or not).
     """
-    return None if arguments.metas else _Test(arguments).alone()
+    return None if arguments.metas else _Test(arguments).write_whole_test()
 
 
 class _Test:
@@ -201,8 +201,8 @@ class _Test:
         self._leaves = [f"a{position}" for position in range(len(arguments.leaves))]
         self._shown: list[str] = []  # the tensors, each once
 
-    def alone(self) -> Callable[..., tuple[Tensor, ...] | None] | None:
-        if not self._made():
+    def write_whole_test(self) -> Callable[..., tuple[Tensor, ...] | None] | None:
+        if not self._write_tests():
             return None
         test: Callable[..., tuple[Tensor, ...] | None] = self._function(
             f"def test({', '.join(self._leaves)}):",
@@ -213,10 +213,10 @@ class _Test:
         )
         return test
 
-    def cache_entry(
+    def make_cache_entry(
         self, answer: CacheTarget, found: ImplicitLeaves
     ) -> Callable[[Sequence[Any]], Any] | None:
-        if not self._made():
+        if not self._write_tests():
             return None
         ambient, names = ambient_state.compile_key_test(self._arguments.tensors)
         self._scope.update(found.names)
@@ -224,7 +224,7 @@ class _Test:
         self._scope.update(hold=answer.hold, call=answer.call, together=answer.unflatten)
         self._tests.insert(0, "not recording")
         self._tests.insert(2, ambient)
-        self._attributes(answer.attributes)
+        self._write_attribute_test(answer.attributes)
         self._tests.append("hold()")
         count = len(self._leaves) - len(found.leaves)
         further = [] if answer.casts is None else ["*further"]
@@ -253,13 +253,13 @@ class _Test:
             *lines,
             *self._together("given" if as_they_are else None),
             f"    if ({self._all()}):",
-            *self._further(answer),
+            *self._further_tensors_source(answer),
             f"        return {result}",
             "    return missed",
         )
         return recognised
 
-    def _further(self, answer: CacheTarget) -> tuple[str, ...]:
+    def _further_tensors_source(self, answer: CacheTarget) -> tuple[str, ...]:
         """What gets the further tensors."""
         if answer.casts is None:
             return ()
@@ -285,12 +285,12 @@ class _Test:
         """All tensors, where they are asked together."""
         return (f"    all = {given or '(' + ', '.join(self._shown) + ')'}",) if self._many() else ()
 
-    def _made(self) -> bool:
+    def _write_tests(self) -> bool:
         """Find all tests; false where there is none."""
         names: dict[int, str] = {}
         for name, (number, value) in zip(self._leaves, self._arguments.leaves, strict=True):
             if number is None:
-                self._constant(name, value)
+                self._write_constant_test(name, value)
             elif number in names:
                 self._tests.append(f"{name} is {names[number]}")
             else:
@@ -300,16 +300,16 @@ class _Test:
             tensors = self._arguments.tensors
             self._in_c("like", tensors, ["*all"] if self._many() else shown)
             if self._many():
-                self._at_once()
+                self._write_common_tensor_test()
             for name, tensor in zip(shown, tensors, strict=True):
-                self._tensor(name, tensor)
+                self._write_tensor_test(name, tensor)
             if not self._anywhere:
-                if not self._bases(shown):
+                if not self._write_base_test(shown):
                     return False
-                self._storages(shown)
+                self._write_storage_test(shown)
         return True
 
-    def _constant(self, name: str, value: object) -> None:
+    def _write_constant_test(self, name: str, value: object) -> None:
         if value is None or value is True or value is False:
             self._tests.append(f"{name} is {value}")
             return
@@ -325,7 +325,7 @@ class _Test:
         self._scope[test] = tensor_impl.compile_tensor_test(tensors)
         self._tests.append(f"{test}({', '.join(names)})")
 
-    def _at_once(self) -> None:
+    def _write_common_tensor_test(self) -> None:
         """What is asked of all tensors together, most of which are no views and lie at the start."""
         tensors = self._arguments.tensors
         self._scope.update(offset=tensor_impl.offset_of, is_view=tensor_impl.is_view)
@@ -341,7 +341,7 @@ class _Test:
             asked = f"[*map(is_view, all)] == {views}" if any(views) else "not any(map(is_view, all))"
             self._tests.append(asked)
 
-    def _tensor(self, name: str, tensor: Tensor) -> None:
+    def _write_tensor_test(self, name: str, tensor: Tensor) -> None:
         if not self._many():
             offset = tensor.storage_offset()
             self._tests.append(
@@ -359,7 +359,7 @@ class _Test:
             self._scope["has_counter"] = has_counter
             self._tests.append(f"not has_counter({name})")
 
-    def _attributes(self, names: AttributeNames) -> None:
+    def _write_attribute_test(self, names: AttributeNames) -> None:
         """No tensor has a Python attribute that was read; most have none at all."""
         if not self._shown or not (names.names or names.every):
             return
@@ -370,7 +370,7 @@ class _Test:
         else:
             self._tests += [f"(not {name}.__dict__ or without(({name},)))" for name in self._shown]
 
-    def _bases(self, shown: Sequence[str]) -> bool:
+    def _write_base_test(self, shown: Sequence[str]) -> bool:
         """Views: what they are views of, and how. False where two that count writes are on one storage."""
         tensors = self._arguments.tensors
         roots = {id(tensor): name for name, tensor in zip(shown, tensors, strict=True)}
@@ -412,7 +412,7 @@ class _Test:
                 ]
         return True
 
-    def _storages(self, shown: Sequence[str]) -> None:
+    def _write_storage_test(self, shown: Sequence[str]) -> None:
         """Which tensors share a storage, and how large each storage is. (Storages are one object in Python,
         too, for as long as somebody has it.)"""
         storages = [tensor.untyped_storage() for tensor in self._arguments.tensors]

@@ -28,10 +28,10 @@ def owners_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def state_slots(module: nn.Module) -> list[Place]:
     """Those of a module and of its submodules: parameters and buffers first."""
-    return [*registered_slots(module), *(place for _, _, place in _attributes(module))]
+    return [*registered_state_slots(module), *(place for _, _, place in _attributes(module))]
 
 
-def registered_slots(module: nn.Module) -> list[Place]:
+def registered_state_slots(module: nn.Module) -> list[Place]:
     """Those of parameters and buffers."""
     return [
         (owner, name)
@@ -45,11 +45,11 @@ def registered_slots(module: nn.Module) -> list[Place]:
 def _attributes(module: nn.Module) -> Iterator[tuple[int, str, Place]]:
     """Those of attributes: the number of the module, and the attribute's name."""
     for number, space, name in attributes_read_by_forward(module):
-        for place in _within(space, name):
+        for place in _slots_within(space, name):
             yield number, name, place
 
 
-def _within(space: dict[str, Any], name: str) -> Iterator[Place]:
+def _slots_within(space: dict[str, Any], name: str) -> Iterator[Place]:
     value: Any = space.get(name)  # (another thread may take it away)
     if _may_be_argument(value):
         yield space, name
@@ -64,7 +64,7 @@ def _may_be_argument(value: Any) -> bool:
     return isinstance(value, Tensor) and (is_wrapper(value) or tensor_impl.layout_of(value) is torch.strided)
 
 
-def state_restorer(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], None]:
+def module_state_restorer(module: nn.Module, places: Sequence[Place] = ()) -> Callable[[], None]:
     """What gives a module everything back that is in its places now, and in some that it had before, and
     takes away what has become a place since. (What else is in lists and dicts that hold some is left alone.)
     """
@@ -107,12 +107,12 @@ def store_results(places: Sequence[Place], returned: tuple[Any, dict[int, Any]])
     return result
 
 
-def implicit_leaves(module: nn.Module) -> ImplicitLeaves | None:
+def module_state_leaves(module: nn.Module) -> ImplicitLeaves | None:
     """What is in the `state_slots` of a module, for calls that are known again; None where it may have others
     without saying so.
 
     Example:
-        >>> found(nn.Linear(1, 1)).leaves
+        >>> module_state_leaves(nn.Linear(1, 1)).leaves
         ("p0['weight']", "p0['bias']")
     """
     tests: list[str] = []

@@ -59,12 +59,14 @@ def recompile_reason(
         >>> compiled.specializations[1].why
         'argument 0: shape is (3,) and not (2,)'
     """
-    found = [tuple(_differences(key, leaves, tensors, numbers, one)) for one in before[-_LOOKED_AT:]]
+    found = [
+        tuple(_recompile_differences(key, leaves, tensors, numbers, one)) for one in before[-_LOOKED_AT:]
+    ]
     nearest = min(found, key=len, default=())
     return "; ".join(nearest)
 
 
-def _differences(
+def _recompile_differences(
     key: Key, leaves: int, tensors: Sequence[Tensor], numbers: Sequence[int], before: Before
 ) -> Iterator[str]:
     (tree, given, ambient), (other_tree, other, other_ambient) = key, before[0]
@@ -75,15 +77,15 @@ def _differences(
     for name, now, then in zip(_AMBIENT, *now_and_then, strict=True):
         if now != then:
             yield f"{name} is another"
-    failing = [] if before[2] is None else before[2].failing(tensors, numbers)
+    failing = [] if before[2] is None else before[2].failing_shape_guards(tensors, numbers)
     yield from (f"not so: {test}" for test in failing)
     if given != other and not failing:
-        yield from _between(given, other, leaves)
+        yield from _reason_between_keys(given, other, leaves)
     if not before[1].hold():  # which is soon told
         yield from (f"{path} has changed" for path in before[1].changed())
 
 
-def _between(given: tuple[object, ...], other: tuple[object, ...], leaves: int) -> Iterator[str]:
+def _reason_between_keys(given: tuple[object, ...], other: tuple[object, ...], leaves: int) -> Iterator[str]:
     for i, (now, then) in enumerate(zip(given[:leaves], other[:leaves], strict=True)):
         if now == then:
             continue

@@ -13,7 +13,7 @@ from aot.tensors.subclasses import (
     flatten_subclass,
     inner_wrappers,
     is_wrapper,
-    key_of_meta,
+    subclass_meta_key,
 )
 from aot.torch_internals import autograd_state
 
@@ -39,7 +39,7 @@ def subclass_keys(
         if base is not None and is_wrapper(base):
             of, parts = flatten_subclass(base)
             places = (storages.get(part.untyped_storage()._cdata) for part in parts)
-            yield "base", key_of_meta(of), *map(geometry, parts), *places
+            yield "base", subclass_meta_key(of), *map(geometry, parts), *places
     families = base_groups(wrappers)
     if len(set(families)) < len(wrappers):
         yield "families", *families
@@ -53,7 +53,7 @@ def subclass_key(wrapper: Tensor, meta: SubclassCreationMeta) -> tuple[object, .
     base, leaf = view_base(wrapper), wrapper.is_leaf
     return (
         "subclass",
-        key_of_meta(meta),
+        subclass_meta_key(meta),
         isinstance(wrapper, torch.nn.Parameter),
         wrapper.dtype,
         wrapper.device,

@@ -73,7 +73,7 @@ def make_fakes(
             with torch.no_grad():
                 fake = relative.detach()
                 if where != geometry(fake):
-                    fake = _seen_as(fake, where).detach()
+                    fake = _fake_seen_as(fake, where).detach()
         else:
             fake = plain_fakes.make_tensor(
                 storages[key], where.size, where.stride, where.offset, real.dtype, device or real.device
@@ -97,7 +97,9 @@ def make_fakes(
     fakes: list[Tensor] = []
     for tensor in tensors:
         root = root_of(tensor)
-        fakes.append(roots[id(root)] if root is tensor else _view(tensor, roots[id(root)], lying(tensor)))
+        fakes.append(
+            roots[id(root)] if root is tensor else _fake_view(tensor, roots[id(root)], lying(tensor))
+        )
     # Views hold the edge that their base had until here; from now on the base has one of its own, so that
     # the gradient through a view and the gradient through its base can be told apart.
     for name, fake in roots.items():
@@ -110,7 +112,7 @@ def make_fakes(
     return fakes, roots
 
 
-def _seen_as(fake: Tensor, where: Geometry) -> Tensor:
+def _fake_seen_as(fake: Tensor, where: Geometry) -> Tensor:
     try:
         return views.as_strided_view(fake, where)
     except RuntimeError as error:
@@ -249,7 +251,7 @@ def left_base_storage(tensor: Tensor) -> bool:
     return base is not None and tensor_impl.storage_key(base) != tensor_impl.storage_key(tensor)
 
 
-def _view(tensor: Tensor, base: Tensor, where: Geometry) -> Tensor:
+def _fake_view(tensor: Tensor, base: Tensor, where: Geometry) -> Tensor:
     # A view of a leaf that has come to require grad since says that it does, too, and has no history.
     since = tensor.requires_grad and tensor.is_leaf
     grad = not since and autograd_state.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")

@@ -83,7 +83,7 @@ class Geometry(NamedTuple):
     @property
     def overlaps_itself_somehow(self) -> bool:
         """Whether any element is shown several times."""
-        if self.overlaps_itself or _steps_over(self) or 0 in self.size:
+        if self.overlaps_itself or _strides_step_over(self) or 0 in self.size:
             return self.overlaps_itself
         return len(torch.unique(elements(self))) != len(elements(self))
 
@@ -130,7 +130,7 @@ def is_dense(where: Geometry) -> bool:
     return 0 not in where.size
 
 
-def _steps_over(where: Geometry) -> bool:
+def _strides_step_over(where: Geometry) -> bool:
     """Whether each dimension steps over all that the ones further in reach, so that no element is shown
     twice."""
     reach = 1
@@ -174,7 +174,7 @@ class IntervalIndex:
 
     Example:
         >>> whole, part = geometry(torch.ones(4)), geometry(torch.ones(4)[2:])
-        >>> list(Places([part, whole]).around(whole))
+        >>> list(IntervalIndex([part, whole]).around(whole))
         [1]
     """
 

@@ -65,12 +65,12 @@ class SubclassCreationMeta:
 
     def showing(self, numbers: Callable[[Any], Any]) -> SubclassCreationMeta:
         """The same with other sizes and strides, which `numbers` gives for these."""
-        return self.lying(lambda size, stride: (numbers(size), numbers(stride)))
+        return self.meta_laid_as(lambda size, stride: (numbers(size), numbers(stride)))
 
-    def lying(self, shown: Callable[[Any, Any], tuple[Any, Any]]) -> SubclassCreationMeta:
+    def meta_laid_as(self, shown: Callable[[Any, Any], tuple[Any, Any]]) -> SubclassCreationMeta:
         """The same with another size and other strides, which `shown` gives for both."""
         parts = tuple(
-            (name, part.lying(shown) if isinstance(part, SubclassCreationMeta) else part)
+            (name, part.meta_laid_as(shown) if isinstance(part, SubclassCreationMeta) else part)
             for name, part in self.parts
         )
         size, stride = shown(self.size, self.stride)
@@ -102,7 +102,7 @@ is_wrapper = wrapper_subclasses.is_wrapper_subclass
 def flatten_subclass(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor]]:
     """How a wrapper subclass is made, and the plain tensors that it is made of."""
     plain: list[Tensor] = []
-    return _unwrapped(tensor, plain, None), plain
+    return _flatten_inner_gradient(tensor, plain, None), plain
 
 
 def flatten_gradient(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor], list[Tensor]]:
@@ -113,7 +113,7 @@ def flatten_gradient(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor], l
     """
     plain: list[Tensor] = []
     shared: list[Tensor] = []
-    return _unwrapped(tensor, plain, shared if is_nested(tensor) else None), plain, shared
+    return _flatten_inner_gradient(tensor, plain, shared if is_nested(tensor) else None), plain, shared
 
 
 def is_nested(tensor: Tensor) -> bool:
@@ -133,7 +133,9 @@ def is_nested_int(number: Any) -> bool:
     return isinstance(number, torch.SymInt) and bool(number.node.is_nested_int())
 
 
-def _unwrapped(tensor: Any, plain: list[Tensor], shared: list[Tensor] | None) -> SubclassCreationMeta:
+def _flatten_inner_gradient(
+    tensor: Any, plain: list[Tensor], shared: list[Tensor] | None
+) -> SubclassCreationMeta:
     names, context = tensor.__tensor_flatten__()
     parts: list[tuple[str, _Part]] = []
     opaque: list[tuple[str, Any]] = []
@@ -142,7 +144,7 @@ def _unwrapped(tensor: Any, plain: list[Tensor], shared: list[Tensor] | None) ->
         if not isinstance(part, Tensor):
             opaque.append((name, part))
         elif is_wrapper(part):
-            parts.append((name, _unwrapped(part, plain, shared)))
+            parts.append((name, _flatten_inner_gradient(part, plain, shared)))
         elif shared is not None and (0 in part.shape or not (part.is_floating_point() or part.is_complex())):
             parts.append((name, SharedTensorMeta(len(shared))))
             shared.append(part)
@@ -168,7 +170,7 @@ def unflatten_subclass(meta: SubclassCreationMeta, plain: Sequence[Any], shared:
         return meta.kind.__tensor_unflatten__(inner, meta.context, torch.Size(meta.size), meta.stride)
 
 
-def parts_of(wrapper: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def all_inner_tensors(wrapper: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The tensors that a wrapper subclass is made of, and those that wrapper subclasses among these are, each
     with the way to it."""
     for name in wrapper.__tensor_flatten__()[0]:
@@ -177,12 +179,12 @@ def parts_of(wrapper: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
             continue
         yield (*path, name), part
         if is_wrapper(part):
-            yield from parts_of(part, (*path, name))
+            yield from all_inner_tensors(part, (*path, name))
 
 
 def inner_wrappers(wrapper: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """The wrapper subclasses among these."""
-    return ((path, part) for path, part in parts_of(wrapper) if is_wrapper(part))
+    return ((path, part) for path, part in all_inner_tensors(wrapper) if is_wrapper(part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,41 +218,41 @@ def shared_inner_tensors(gradient: Any) -> list[Tensor]:
     return flatten_gradient(gradient)[2] if is_wrapper(gradient) else []
 
 
-def key_of_meta(meta: SubclassCreationMeta) -> object:
+def subclass_meta_key(meta: SubclassCreationMeta) -> object:
     """Equal for two metas exactly when one trace answers both.
 
     Raises:
         UnsupportedArgument: the context is something of which it cannot be told whether two are equal.
     """
     parts = tuple(
-        (name, key_of_meta(part) if isinstance(part, SubclassCreationMeta) else part)
+        (name, subclass_meta_key(part) if isinstance(part, SubclassCreationMeta) else part)
         for name, part in meta.parts
     )
     return (
         meta.kind,
         parts,
-        key_of_context(meta.context, meta.kind),
-        key_of_context(meta.opaque, meta.kind),
+        subclass_context_key(meta.context, meta.kind),
+        subclass_context_key(meta.opaque, meta.kind),
         *map(_key_of_numbers, (meta.size, meta.stride)),
     )
 
 
-def key_of_context(context: Any, kind: type) -> object:
+def subclass_context_key(context: Any, kind: type) -> object:
     """Equal for two contexts of wrapper subclasses of a type exactly when they are.
 
     Raises:
         UnsupportedArgument: that cannot be told.
 
     Example:
-        >>> key_of_context({"scale": 2.0}, Tensor) == key_of_context({"scale": 2.0}, Tensor)
+        >>> subclass_context_key({"scale": 2.0}, Tensor) == subclass_context_key({"scale": 2.0}, Tensor)
         True
     """
     if isinstance(context, CONSTANTS):
         return constant_key(context)
     if isinstance(context, (tuple, list)):
-        return type(context), tuple(key_of_context(one, kind) for one in context)
+        return type(context), tuple(subclass_context_key(one, kind) for one in context)
     if isinstance(context, dict):
-        return type(context), tuple((name, key_of_context(one, kind)) for name, one in context.items())
+        return type(context), tuple((name, subclass_context_key(one, kind)) for name, one in context.items())
     by_value: Any = type(context).__eq__
     if by_value is not object.__eq__ or isinstance(context, _ONE_OF_A_KIND):
         try:

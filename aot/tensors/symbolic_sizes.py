@@ -82,7 +82,7 @@ def substitute(value: Any, examples: Sequence[Any], arguments: Sequence[Any]) ->
     trace, have there: themselves, or as sizes, strides and offsets.
 
     Example:
-        >>> at({"stride": (n, 1)}, [n], [5])  # doctest: +SKIP
+        >>> substitute({"stride": (n, 1)}, [n], [5])  # doctest: +SKIP
         {'stride': (5, 1)}
     """
     found: dict[Any, int] = {}
@@ -90,7 +90,7 @@ def substitute(value: Any, examples: Sequence[Any], arguments: Sequence[Any]) ->
         for one, number in zip(numbers_of(example), numbers_of(argument), strict=True):
             if isinstance(one, torch.SymInt):
                 found[symbolic_shapes.original_expression(one)] = number
-    return _replaced(value, found)
+    return _replace_sizes(value, found)
 
 
 def numbers_of(value: Any) -> tuple[Number, ...]:
@@ -100,12 +100,12 @@ def numbers_of(value: Any) -> tuple[Number, ...]:
     return (value,)
 
 
-def _replaced(value: Any, found: Mapping[Any, int]) -> Any:
+def _replace_sizes(value: Any, found: Mapping[Any, int]) -> Any:
     if isinstance(value, tuple):
-        made = [_replaced(one, found) for one in value]
+        made = [_replace_sizes(one, found) for one in value]
         return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
     if isinstance(value, dict):
-        return {name: _replaced(one, found) for name, one in value.items()}
+        return {name: _replace_sizes(one, found) for name, one in value.items()}
     symbolic = isinstance(value, SYMBOLIC) and not is_nested_int(value)
     return int(value.node.expr.xreplace(found)) if symbolic else value
 
@@ -196,25 +196,29 @@ class SymbolicSizes:
             together.setdefault(tensor_impl.storage_key(tensor), {})[path] = tensor
         # (What shares a storage with one that is as it is, is so too.)
         for key in {tensor_impl.storage_key(tensors[i]) for i in constant.tensors}:
-            self._fix(key, together.pop(key))
+            self._fix_size(key, together.pop(key))
         # (Sizes first: they are what is given, the rest follows where it can.)
         free = {path: tensor for members in together.values() for path, tensor in members.items()}
         still = {(id(tensors[i]), d) for i, d in constant.dimensions}
-        still.update(_factors(tensors, wrappers))
+        still.update(_static_dimensions(tensors, wrappers))
         sizes = {
             path: tuple(
-                self._number(f"{path}.shape[{d}]", n, (id(tensor), d) in still or self._is_fixed(tensor, d))
+                self._symbolic_number(
+                    f"{path}.shape[{d}]", n, (id(tensor), d) in still or self._is_fixed(tensor, d)
+                )
                 for d, n in enumerate(tensor.shape)
             )
             for path, tensor in free.items()
         }
-        self.numbers = {leaf: self._number(f"i{k}", n, n < 0) for k, (leaf, n) in enumerate(numbers.items())}
+        self.numbers = {
+            leaf: self._symbolic_number(f"i{k}", n, n < 0) for k, (leaf, n) in enumerate(numbers.items())
+        }
         for path, tensor in free.items():
             self._wheres[id(tensor)] = self._lying(path, tensor, sizes[path])
         for key, members in together.items():
-            self._nbytes[key] = self._bytes(members)
+            self._nbytes[key] = self._symbolic_storage_size(members)
         self.metas = tuple(
-            self._shown(f"t{i}", meta, wrapper, constant.tensors.issuperset(meta.positions))
+            self._symbolic_subclass_meta(f"t{i}", meta, wrapper, constant.tensors.issuperset(meta.positions))
             for i, (wrapper, meta) in enumerate(wrappers, len(tensors))
         )
 
@@ -233,7 +237,7 @@ class SymbolicSizes:
 
     def at(self, value: Any, numbers: Sequence[int]) -> Any:
         """What a number, or a tuple of numbers and other things, is in a call with `numbers`."""
-        return _replaced(value, dict(zip(self.values, numbers, strict=True)))
+        return _replace_sizes(value, dict(zip(self.values, numbers, strict=True)))
 
     def laid(self, layout: GradientLayout, numbers: Sequence[int]) -> GradientLayout:
         """How something lies in a call with `numbers`."""
@@ -247,10 +251,10 @@ class SymbolicSizes:
         """Whether what is assumed of the symbols by now holds for the numbers of a call."""
         if len(self.env.guards) != self._checked[0]:
             tests = [symbolic_shapes.python_source(guard.expr) for guard in self.env.guards]
-            self._checked = len(tests), _compiled(self.names.values(), tests)
+            self._checked = len(tests), _compile_shape_guards(self.names.values(), tests)
         return self._checked[1](numbers)
 
-    def sizes(self) -> ShapeGuards:
+    def shape_guards(self) -> ShapeGuards:
         """What is to hold for the tensors of a later call, now that the trace is over."""
         lines = [f"{self.names[symbol]} = {path}" for symbol, path in self._found.items()]
         tests = [f"{path} == {source_of(value)}" for path, value in self._equal]
@@ -273,7 +277,7 @@ class SymbolicSizes:
             len(self.numbers),
         )
 
-    def _fix(self, key: int, members: Mapping[str, Tensor]) -> None:
+    def _fix_size(self, key: int, members: Mapping[str, Tensor]) -> None:
         for path, tensor in members.items():
             self._wheres[id(tensor)] = where = geometry(tensor)
             self._nbytes[key] = tensor.untyped_storage().nbytes()
@@ -288,11 +292,11 @@ class SymbolicSizes:
 
     def _lying(self, path: str, tensor: Tensor, size: tuple[Number, ...]) -> Geometry:
         where = geometry(tensor)
-        stride = self._strides(path, where.size, where.stride, size)
-        offset = self._number(f"{path}.storage_offset()", where.offset, self._unmarked)
+        stride = self._symbolic_strides(path, where.size, where.stride, size)
+        offset = self._symbolic_number(f"{path}.storage_offset()", where.offset, self._unmarked)
         return where._replace(size=size, stride=stride, offset=offset)
 
-    def _strides(
+    def _symbolic_strides(
         self, path: str, sizes: Sequence[int], strides: Sequence[int], size: tuple[Number, ...]
     ) -> tuple[Number, ...]:
         found: list[Number] = list(strides)
@@ -300,21 +304,21 @@ class SymbolicSizes:
         for d in sorted(range(len(size)), key=lambda d: (strides[d], -d)):
             follows = known.get(strides[d])
             if follows is None:
-                found[d] = self._number(f"{path}.stride({d})", strides[d], self._unmarked)
+                found[d] = self._symbolic_number(f"{path}.stride({d})", strides[d], self._unmarked)
             else:
                 found[d] = follows
                 self._equal.append((f"{path}.stride({d})", follows))
             known[strides[d] * sizes[d]] = found[d] * size[d]
         return tuple(found)
 
-    def _shown(
+    def _symbolic_subclass_meta(
         self, path: str, meta: SubclassCreationMeta, tensor: Tensor, is_fixed: bool
     ) -> SubclassCreationMeta:
         """How a wrapper subclass is made, with symbols for what it shows."""
         parts = tuple(
             (
                 name,
-                self._shown(f"{path}.{name}", part, getattr(tensor, name), is_fixed)
+                self._symbolic_subclass_meta(f"{path}.{name}", part, getattr(tensor, name), is_fixed)
                 if isinstance(part, SubclassCreationMeta)
                 else part,
             )
@@ -323,15 +327,17 @@ class SymbolicSizes:
         if has_nested_ints(meta.size):  # which is what it is made of that says, and these names
             return replace(meta, parts=parts)
         size = tuple(
-            self._number(f"{path}.shape[{d}]", n, is_fixed or self._is_fixed(tensor, d))
+            self._symbolic_number(f"{path}.shape[{d}]", n, is_fixed or self._is_fixed(tensor, d))
             for d, n in enumerate(meta.size)
         )
         if is_fixed:
             self._equal.append((f"{path}.stride()", tuple(meta.stride)))
             return replace(meta, parts=parts, size=size)
-        return replace(meta, parts=parts, size=size, stride=self._strides(path, meta.size, meta.stride, size))
+        return replace(
+            meta, parts=parts, size=size, stride=self._symbolic_strides(path, meta.size, meta.stride, size)
+        )
 
-    def _bytes(self, members: Mapping[str, Tensor]) -> Number:
+    def _symbolic_storage_size(self, members: Mapping[str, Tensor]) -> Number:
         """The size of a storage: where the tensors on it end, if they reach that far, else a number of its
         own."""
         path, tensor = next(iter(members.items()))
@@ -339,12 +345,12 @@ class SymbolicSizes:
         nbytes = tensor.untyped_storage().nbytes()
         ends = [self._wheres[id(t)].bytes[1] for t in members.values() if geometry(t).bytes[1] == nbytes]
         if not ends:
-            return self._number(path, nbytes, self._unmarked)
+            return self._symbolic_number(path, nbytes, self._unmarked)
         end = max(ends, key=with_hints)
         self._equal.append((path, end))
         return end
 
-    def _number(self, path: str, number: int, is_fixed: bool) -> Number:
+    def _symbolic_number(self, path: str, number: int, is_fixed: bool) -> Number:
         if is_fixed:
             self._equal.append((path, number))
             return number
@@ -359,7 +365,7 @@ class SymbolicSizes:
         return value
 
 
-def _factors(
+def _static_dimensions(
     tensors: Sequence[Tensor], wrappers: Sequence[tuple[Tensor, SubclassCreationMeta]]
 ) -> Iterator[tuple[int, int]]:
     """The dimensions, by the identity of the tensor, of which the sizes are no symbols since names are
@@ -410,7 +416,7 @@ class ShapeGuards:
     dims: tuple[int, ...] = ()
     given: int = 0
 
-    def failing(self, tensors: Sequence[Tensor], numbers: Sequence[int]) -> list[str]:
+    def failing_shape_guards(self, tensors: Sequence[Tensor], numbers: Sequence[int]) -> list[str]:
         """Which tests do not hold for a call; none where its tensors are of another kind."""
         if self.dims != tuple(tensor.dim() for tensor in tensors):
             return []
@@ -440,7 +446,7 @@ _RETURN = """try:
 NO_SIZES = ShapeGuards((), (), (), lambda *_: True)
 
 
-def _compiled(names: Iterable[str], tests: Iterable[str]) -> Callable[[Sequence[int]], bool]:
+def _compile_shape_guards(names: Iterable[str], tests: Iterable[str]) -> Callable[[Sequence[int]], bool]:
     """Whether all of the tests hold for numbers of these names."""
     scope: dict[str, Any] = {"math": math, "torch": torch}
     test = " and ".join(f"({test})" for test in dict.fromkeys(tests))

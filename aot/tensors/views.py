@@ -38,12 +38,12 @@ def as_strided_view(tensor: Tensor, where: Geometry) -> Tensor:
             count = -(-stop * theirs // ours)
             count += -count % max(1, theirs // ours)
             if count * ours > tensor.untyped_storage().nbytes():
-                return _put_at(tensor, where)
+                return _put_view_at(tensor, where)
             tensor = tensor.as_strided((count,), (1,), 0).view(where.dtype)
     return with_lazy_bits(tensor.as_strided(where.size, where.stride, where.offset), where.conj, where.neg)
 
 
-def _put_at(tensor: Tensor, where: Geometry) -> Tensor:
+def _put_view_at(tensor: Tensor, where: Geometry) -> Tensor:
     """The same where the storage is no whole number of the tensor's elements: an alias that shares its
     version counter, but is no view."""
     there = torch.empty(0, dtype=where.dtype, device=tensor.device)

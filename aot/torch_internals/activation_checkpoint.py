@@ -38,7 +38,7 @@ def _inputs_of_saved(saved: Sequence[Any]) -> Iterator[Tensor]:
     for one in saved:
         frame = _frame_of(one.unpack_hook)
         if frame is not None:
-            yield from _inputs_of_frame(frame)
+            yield from _checkpoint_inputs_of_frame(frame)
 
 
 def _frame_of(unpack: Any) -> Any:
@@ -48,7 +48,7 @@ def _frame_of(unpack: Any) -> Any:
     return inspect.getclosurevars(unpack).nonlocals.get("frame")
 
 
-def _inputs_of_frame(frame: Any) -> Iterator[Tensor]:
+def _checkpoint_inputs_of_frame(frame: Any) -> Iterator[Tensor]:
     saver = getattr(frame, "input_saver", None)  # torch 2.11
     inputs = frame.saved_args if saver is None else saver.grad_fn._raw_saved_tensors
     inputs = [one for one in inputs if hasattr(one, "unpack_hook")]
@@ -84,4 +84,4 @@ def inputs_if_unpacked(hooks: tuple[Any, Any], run: Callable[[], object]) -> tup
         run()
     finally:
         frame.recompute_fn = function
-    return tuple(_inputs_of_frame(frame)) if recomputed else None
+    return tuple(_checkpoint_inputs_of_frame(frame)) if recomputed else None

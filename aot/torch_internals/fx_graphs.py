@@ -27,7 +27,7 @@ def append_node(
     if graph.owning_module is not None:  # which may have asked to be told
         return graph.create_node(op, target, args, kwargs, name)
     space = graph._graph_namespace
-    name = _unused_name(space, _target_name(target)) if name is None else space.create_name(name, None)
+    name = _unused_node_name(space, _target_name(target)) if name is None else space.create_name(name, None)
     node = torch.fx.Node(graph, name, op, target, args, kwargs)
     space.associate_name_with_obj(name, node)
     graph._insert(node)
@@ -36,7 +36,7 @@ def append_node(
     return node
 
 
-def _unused_name(space: Any, wanted: str) -> str:
+def _unused_node_name(space: Any, wanted: str) -> str:
     """`space.create_name`, which takes a name apart to find by what others of the kind were counted."""
     names, counts = space._used_names, space._base_count
     if wanted in names and wanted in counts:

@@ -70,11 +70,11 @@ def original_expression(number: torch.SymInt) -> Any:
 
 def python_source(expression: Any) -> str:
     """An expression of ``ShapeEnv``'s as Python source; the symbol ``s0`` is called ``n_s0`` there."""
-    return str(_printer()().doprint(expression))
+    return str(_symbol_printer()().doprint(expression))
 
 
 @functools.cache
-def _printer() -> type[Any]:
+def _symbol_printer() -> type[Any]:
     from torch.utils._sympy.printers import PythonPrinter
 
     class Printer(PythonPrinter):

@@ -27,7 +27,7 @@ from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import Call
 from fuzz.program.decode import Program, ProgramError, check
 from fuzz.program.printer import load
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Function, Target
 
 _MOST_CALLS = 17  # of a program, the first one included
@@ -102,8 +102,8 @@ class Case:
 
 def prepare() -> None:
     """Do once what would else be done in the process of each case: imports, and first compiles."""
-    find("aot-compile").prepare()
-    find("aot-compile").warm()
+    find_target("aot-compile").prepare()
+    find_target("aot-compile").warm()
     for name in FRONT_ENDS:
         with CodeRecorder() as recorder:
             run_program(name, generate(SeededChoices(0, 0), PROFILES["uniform"]), recorder)
@@ -167,7 +167,7 @@ def run_program(front_end: str, program: Program, recorder: CodeRecorder) -> Non
     """Compile a program and make its calls."""
     one = FRONT_ENDS[front_end]
     compiled: list[Function] = []
-    base = find("aot" if one.options is not None else "aot-compile")
+    base = find_target("aot" if one.options is not None else "aot-compile")
     with aot.config.patch(cache=False, **one.settings):
         result = execute(program, _recording(base, one, compiled, recorder))
         _explain(compiled, recorder)
@@ -283,7 +283,7 @@ def _run_call(name: str, side: str, recorder: CodeRecorder) -> None:
 def _run_samples(name: str, recorder: CodeRecorder) -> None:
     """The first sample of an operator or a module in each variant."""
     compiled: list[Function] = []
-    target = _recording(find("aot"), FRONT_ENDS["default"], compiled, recorder)
+    target = _recording(find_target("aot"), FRONT_ENDS["default"], compiled, recorder)
     with aot.config.patch(cache=False):
         for variant in variants(name):
             case = next(cases(name, variant), None)

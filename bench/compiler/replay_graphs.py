@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from bench.fuzzer.cases import forked
 from bench.report import Table
-from fuzz.execute.garbage import sweep
+from fuzz.execute.garbage import sweep_garbage
 
 if TYPE_CHECKING:
     from bench.compiler.replay_cases import Case
@@ -122,7 +122,7 @@ def _replay_all(options: tuple[int, int, str, int, Path | None]) -> Digests:
         texts.mkdir(parents=True, exist_ok=True)
     watch_sources()
     replay_cases.prepare()
-    sweep()
+    sweep_garbage()
     fork = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(jobs, fork, _set_cases, (chosen, texts)) as executor:
         found = list(executor.map(_replay_apart, range(len(chosen))))

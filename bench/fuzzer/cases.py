@@ -21,7 +21,7 @@ from typing import Any
 from fuzz.choices import SeededChoices
 from fuzz.corpus import buckets
 from fuzz.execute.case import execute
-from fuzz.execute.garbage import sweep
+from fuzz.execute.garbage import sweep_garbage
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.operators import Kind
@@ -134,7 +134,7 @@ def judged(given: Program, target: Target, method: str = OURS) -> Judged:
             return Judged("agree")
         result = execute(given, target)
         if result.intact:
-            sweep()
+            sweep_garbage()
     finally:
         signal.alarm(0)
     if result.outcome != "finding":

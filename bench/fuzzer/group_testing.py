@@ -33,7 +33,7 @@ from typing import IO
 from bench.fuzzer.cases import OURS, REFUSALS, Seen, ended, judged, of_death, program, settle
 from bench.fuzzer.seeded_bugs import Fault, Switches, overlap
 from fuzz.campaign.refusal_rate import too_often
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 
 _WARM = 8  # programs of each target
 _LOOKED_AT = 4  # programs that reach a fault, for whether they trigger it
@@ -238,7 +238,7 @@ class Stream:
         found = run.seen
         if run.outcome == "refused":
             one.refused += 1
-            if too_often(one.refused, one.cases, find(target).refuses):
+            if too_often(one.refused, one.cases, find_target(target).refuses):
                 found = Seen(self._seed, index, REFUSALS, f"{REFUSALS}/{run.reason}")
         if found is not None:
             one.found = found
@@ -249,7 +249,7 @@ class Stream:
 def warm(targets: Iterable[str], method: str = OURS) -> None:
     """Fill what torch, the fuzzer and `aot` remember; processes that are forked from now on share it."""
     for target in targets:
-        compiler = find(target)
+        compiler = find_target(target)
         compiler.prepare()
         for index in range(_WARM):
             judged(program(-1, index, method), compiler, method)
@@ -345,7 +345,7 @@ def _answers(seed: int, method: str, switches: Switches, questions: IO[str]) -> 
         switches.turn(pool)
         made = _Made()
         with made if look else contextlib.nullcontext():
-            said = judged(given, find(target), method)
+            said = judged(given, find_target(target), method)
         seen = None
         if said.outcome == "finding":
             seen = {"seed": seed, "index": index, "clause": said.clause, "signature": said.signature}

@@ -39,7 +39,7 @@ from bench.fuzzer.cases import OURS, SECONDS, forked, judged
 from bench.report import Table
 from fuzz.campaign.workers.handlers import program
 from fuzz.corpus.buckets import signature
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 
 TARGETS = ("torch-aot-function", "torch-aot-eager")
@@ -96,7 +96,7 @@ def measure(options: argparse.Namespace) -> list[Table]:
         raise SystemExit(
             "aotfuzz bench: NNSmith is not installed; install the extra: pip install -e '.[test,rivals]'"
         )
-    return [_raced(find(name), options.seed, options.seconds) for name in options.target or TARGETS]
+    return [_raced(find_target(name), options.seed, options.seconds) for name in options.target or TARGETS]
 
 
 def _raced(target: Target, seed: int, seconds: float) -> Table:

@@ -56,10 +56,10 @@ def notices(oracle: Oracle, program: Program, target: Target) -> bool:
     What the target declines is not noticed, nor is anything where eager itself raises.
 
     >>> from fuzz.ir.nodes import Ref, Root, Statement, Storage
-    >>> from fuzz.targets.target import find
+    >>> from fuzz.targets.catalog import find_target
     >>> double = Statement("mul_number", ("a0",), (("value", 2.0),), ("v0",))
     >>> program = Program((Storage("float32", (2,), 1),), (Root(0),), (Ref("a0"),), (double,), Ref("v0"))
-    >>> notices(sums, program, find("eager"))
+    >>> notices(sums, program, find_target("eager"))
     False
     """
     loaded, own = load(program), load(program)  # each side has what the function keeps to itself

@@ -24,12 +24,12 @@ import fuzz.generate
 import oracles
 from bench.report import Table
 from fuzz.choices import SeededChoices
-from fuzz.execute.garbage import sweep
+from fuzz.execute.garbage import sweep_garbage
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.program.decode import Program
 from fuzz.program.printer import load
-from fuzz.targets.catalog import usable
+from fuzz.targets.catalog import usable_targets
 from fuzz.targets.target import Function, Target
 
 TARGET = 150.0  # cases for each second
@@ -149,7 +149,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> list[Table]:
     """Run every case on each target, in turn."""
-    targets = usable(options.target or ["aot", "torch-aot-function", "eager"])
+    targets = usable_targets(options.target or ["aot", "torch-aot-function", "eager"])
     profiles = _profiles(options.statements)
     clocks = {target.name: Clock() for target in targets}
     outcomes: dict[str, Counter[str]] = {target.name: Counter() for target in targets}
@@ -208,5 +208,5 @@ def _case(clock: Clock, target: Target, profile: Profile, seed: int, index: int)
         with clock.part(GENERATE):
             program = generate(SeededChoices(seed, index), profile)
         outcome = fuzz.execute.case.execute(program, _timed(clock, target)).outcome
-        sweep()
+        sweep_garbage()
         return outcome

@@ -40,7 +40,7 @@ from fuzz.corpus import buckets
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 
 _WARM = 16  # programs
@@ -193,7 +193,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     importlib.import_module(PRELOAD)
-    control = find("eager")
+    control = find_target("eager")
     for index in range(_WARM):  # fills caches of torch's and of the fuzzer's
         execute(program(-1, index), control)
     gc.collect()
@@ -210,7 +210,7 @@ def _do(what: str, fault: dict[str, Any] | None, target: str, items: list[Any]) 
     importlib.import_module("aot")  # the streams' processes, which are forked from here, have it then
     if what == "search":
         return [asdict(_searched(**one)) for one in items]
-    compiler = find(target)
+    compiler = find_target(target)
     compiler.prepare()
     if what == "run":
         return [asdict(_stretch(Stretch(**one), compiler, installed)) for one in items]

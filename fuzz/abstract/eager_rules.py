@@ -16,7 +16,7 @@ MOVES = (Change.STORAGE, Change.UNTYPED)
 SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version counter notices
 
 
-def raises_now(use: AbstractCall) -> str | None:
+def eager_error_now(use: AbstractCall) -> str | None:
     """Why eager raises at this statement, or None."""
     row, tensors = use.row, use.tensors
     if row.raises:
@@ -46,7 +46,7 @@ def raises_now(use: AbstractCall) -> str | None:
         if row.overlap and any(
             other is not tensors[number]
             and other.memory == tensors[number].memory
-            and _overlaps_in_part(tensors[number].meta, other.meta)
+            and _overlaps_partially_in_eager(tensors[number].meta, other.meta)
             for other in tensors
         ):
             return "the tensor written to overlaps an operand in part"
@@ -116,7 +116,7 @@ def _unfit_python(use: AbstractCall) -> str | None:
     return None
 
 
-def raises_later(use: AbstractCall, kept: SavedForBackward) -> str | None:
+def eager_error_later(use: AbstractCall, kept: SavedForBackward) -> str | None:
     """Why eager raises later, in backward or at the next use of a view, or None."""
     row, tensors = use.row, use.tensors
     if not row.writes and row.change is None:
@@ -145,7 +145,7 @@ def raises_later(use: AbstractCall, kept: SavedForBackward) -> str | None:
     if not row.bumps_version:
         return None
     for number in row.writes or (0,):
-        reason = _needed(use, number, kept)
+        reason = _saved_operand_error(use, number, kept)
         if reason is not None:
             return reason
     return None
@@ -156,7 +156,7 @@ def _sizes_differ(use: AbstractCall) -> bool:
     return use.row.rule(use.metas, use.attributes)[0].meta.size != use.metas[0].size
 
 
-def _needed(use: AbstractCall, number: int, kept: SavedForBackward) -> str | None:
+def _saved_operand_error(use: AbstractCall, number: int, kept: SavedForBackward) -> str | None:
     """Why eager raises later where the version counter of an operand moves, or None."""
     row, tensors = use.row, use.tensors
     target = tensors[number]
@@ -182,10 +182,10 @@ def corrupts_saved(use: AbstractCall, kept: SavedForBackward) -> bool:
     row = use.row
     if not row.writes and row.change is None:
         return False
-    return any(_corrupts(row, use.tensors[number], kept) for number in row.writes or (0,))
+    return any(_corrupts_eager_result(row, use.tensors[number], kept) for number in row.writes or (0,))
 
 
-def _corrupts(row: Operator, target: AbstractTensor, kept: SavedForBackward) -> bool:
+def _corrupts_eager_result(row: Operator, target: AbstractTensor, kept: SavedForBackward) -> bool:
     change = row.change
     if target.memory in kept.reread:
         return True
@@ -204,13 +204,13 @@ def _corrupts(row: Operator, target: AbstractTensor, kept: SavedForBackward) -> 
 def undefined_write(use: AbstractCall) -> str | None:
     """Why eager's result of a write is undefined, or None."""
     for number in use.row.writes:
-        reason = _undefined_write(use, number)
+        reason = _undefined_eager_write(use, number)
         if reason is not None:
             return reason
     return None
 
 
-def _undefined_write(use: AbstractCall, number: int) -> str | None:
+def _undefined_eager_write(use: AbstractCall, number: int) -> str | None:
     target = use.tensors[number]
     others = [tensor for i, tensor in enumerate(use.tensors) if i != number]
     row, meta = use.row, target.meta
@@ -240,7 +240,7 @@ def _undefined_write(use: AbstractCall, number: int) -> str | None:
         same = other.meta == meta
         if row.overlap and same:
             continue
-        if row.overlap and _overlaps_in_part(meta, other.meta):
+        if row.overlap and _overlaps_partially_in_eager(meta, other.meta):
             continue  # eager refuses it
         if same or shares_elements(meta, other.meta):
             return "a write to a tensor that overlaps an operand has no defined result"
@@ -251,7 +251,7 @@ def _lazy(meta: Meta) -> bool:
     return meta.conj or meta.neg
 
 
-def _overlaps_in_part(one: Meta, other: Meta) -> bool:
+def _overlaps_partially_in_eager(one: Meta, other: Meta) -> bool:
     """Whether two tensors on one storage are such that eager sees that they overlap, and are not the same."""
     if one.dtype != other.dtype or one.stride is None or other.stride is None:
         return False

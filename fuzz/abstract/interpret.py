@@ -27,8 +27,8 @@ from fuzz.ir.nodes import (
     Statement,
     TensorStep,
     View,
-    references,
     split_calls,
+    tree_references,
 )
 from fuzz.operators import OPERATORS
 from fuzz.operators.row import Size
@@ -102,7 +102,7 @@ def literal_sizes(program: Program) -> Sizes:
     """
     if not any(OPERATORS[statement.operator].sized for statement in program.statements):
         return {}
-    sizes = _follow(initial_state(program), program)
+    sizes = _interpret_first_call(initial_state(program), program)
     return sizes_if_taken(program) | sizes
 
 
@@ -114,13 +114,13 @@ def sizes_if_taken(program: Program) -> Sizes:
     sizes: Sizes = {}
     for number, other in untaken_arms(program):
         try:
-            sizes = _follow(initial_state(other), other) | sizes
+            sizes = _interpret_first_call(initial_state(other), other) | sizes
         except ProgramError as error:
             raise ProgramError(f"blocks[{number}], if taken, {error.place}", error.what, error.hint) from None
     return sizes
 
 
-def _follow(state: AbstractState, program: Program) -> Sizes:
+def _interpret_first_call(state: AbstractState, program: Program) -> Sizes:
     """Take the state over all of the first call; the sizes in the text of what it comes by."""
     sizes: Sizes = {}
     for count, (i, statement) in enumerate(executed_statements(program), start=1):
@@ -144,7 +144,7 @@ def merge_sizes(known: Sizes, found: Sizes) -> None:
 def check_values(program: Program) -> Sizes:
     """The sizes in the text that the first call comes by; ProgramError where it cannot be made."""
     state = initial_state(program)
-    sizes = _follow(state, program)
+    sizes = _interpret_first_call(state, program)
     if state.undefined:
         raise ProgramError(
             "statements", "memory that resize_ has added is never written", "write to it, or do not grow"
@@ -152,7 +152,7 @@ def check_values(program: Program) -> Sizes:
     for i, name in enumerate(program.scenario.marked):
         if name[0] != "a" or not isinstance(initial_state(program).names.get(name), AbstractTensor):
             raise ProgramError(f"scenario.marked[{i}]", f"{name} is no tensor argument", "name one")
-    returned = set(references(program.returns))
+    returned = set(tree_references(program.returns))
     for name in returned:
         if name not in state.names:
             raise ProgramError("returns", f"{name} is not defined", "return an argument or a result")
@@ -199,7 +199,7 @@ def check_names(program: Program) -> None:
     if not any(isinstance(block, Branch) for block in program.blocks):
         return
     known = defined_names(program)
-    for name in references(program.returns):
+    for name in tree_references(program.returns):
         if name not in known:
             raise ProgramError("returns", f"{name} is not defined on every way", _ELSEWHERE)
 
@@ -213,10 +213,10 @@ def defined_names(program: Program) -> frozenset[str]:
     Raises ProgramError where a statement uses a name that it may come to without.
     """
     arguments = frozenset(f"a{i}" for i in range(len(program.arguments)))
-    return _defined(program, block_tree(program.statements, program.blocks), arguments)
+    return _names_defined_after(program, block_tree(program.statements, program.blocks), arguments)
 
 
-def _defined(program: Program, tree: Outline, known: frozenset[str]) -> frozenset[str]:
+def _names_defined_after(program: Program, tree: Outline, known: frozenset[str]) -> frozenset[str]:
     before: Block | None = None
     first = known  # what is defined where the block before has been passed
     for item in tree:
@@ -232,7 +232,7 @@ def _defined(program: Program, tree: Outline, known: frozenset[str]) -> frozense
             continue
         number, content = item
         block = program.blocks[number]
-        inside = _defined(program, content, known)
+        inside = _names_defined_after(program, content, known)
         if not isinstance(block, Branch):
             known = inside
         elif is_else(block, before):

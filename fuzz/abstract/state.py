@@ -8,9 +8,9 @@ Three kinds of trouble are told apart:
 
 * a *breach*: shapes or dtypes do not fit, or eager's result is undefined (`apply` raises `InvalidProgram`);
   memory that `resize_` has added is `undefined` until it is written, and a program must leave none;
-* *illegal*: eager raises at this statement, and so must a compiler (`eager_rules.raises_now` says why);
-* a *hazard*: eager raises later, in backward or when a view is next used (`eager_rules.raises_later` says
-  why).
+* *illegal*: eager raises at this statement, and so must a compiler (`eager_rules.eager_error_now` says why);
+* a *hazard*: eager raises later, in backward or when a view is next used (`eager_rules.eager_error_later`
+  says why).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fuzz.ir.nodes import Block, Storage, View
 from fuzz.operators import AUTOCAST
 from fuzz.operators.builders import as_number, empty_like
 from fuzz.operators.dtypes import DTYPES, HALF, INEXACT, ITEM_SIZE, LESS_THAN_DOUBLE, reads_bytes
-from fuzz.operators.layout import contiguous, covered_bytes, end_byte
+from fuzz.operators.layout import contiguous_strides, covered_bytes, end_byte
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     MAX_RANK,
@@ -80,7 +80,7 @@ def _wrap(value: AbstractTensor, parts: VersionCounter, history: bool, made: str
         value.own = value.grad_fn = True
 
 
-def _convert(use: AbstractCall, autocast: str) -> None:
+def _convert_by_autocast(use: AbstractCall, autocast: str) -> None:
     """Have autocast make copies of operands of a less than double precision, as the row's policy says."""
     row = use.row
     policy = AUTOCAST[row.name]
@@ -139,7 +139,7 @@ class AbstractState:
 
     def allocate(self, storage: Storage) -> int:
         """A storage and its root; returns the storage's number."""
-        meta = Meta(storage.dtype, storage.size, contiguous(storage.size))
+        meta = Meta(storage.dtype, storage.size, contiguous_strides(storage.size))
         self._storages.append(storage)
         self._roots.append(self._fresh(meta, storage.requires_grad))
         self._roots[-1].grad_fn = storage.requires_grad and not storage.leaf
@@ -274,7 +274,7 @@ class AbstractState:
             use.repeated, use.contained = modes.repeated, modes.contained
             autocast = modes.autocast
         if autocast and row.name in AUTOCAST:
-            _convert(use, autocast)
+            _convert_by_autocast(use, autocast)
         return use
 
     def _fitting(self, row: Operator, operands: Sequence[str]) -> list[Meta]:
@@ -390,7 +390,7 @@ class AbstractState:
         made: list[AbstractTensor] = []
         if row.writes or row.change is not None:
             target = tensors[0]
-            if eager_rules.raises_later(use, self.kept):
+            if eager_rules.eager_error_later(use, self.kept):
                 self.hazards += 1
             if row.change is not None:
                 self._change(row.change, tensors, outcome[0].meta, use.attributes)

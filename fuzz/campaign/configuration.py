@@ -70,13 +70,13 @@ def from_json(data: Mapping[str, Any]) -> Configuration:
     return Configuration(**{**data, "targets": tuple(data["targets"]), "budget": budget})
 
 
-def versions() -> dict[str, str]:
+def campaign_versions() -> dict[str, str]:
     """What a campaign's results depend on besides its configuration, in words for a report."""
     import torch
 
     found = {
         "aotfuzz": _installed(),
-        "commit": _commit(),
+        "commit": _checkout_commit(),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
@@ -84,7 +84,7 @@ def versions() -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
-def fingerprint(configuration: Configuration) -> str:
+def generator_fingerprint(configuration: Configuration) -> str:
     """A digest of the first programs: a campaign goes on only where the generator still makes the same."""
     from fuzz.campaign.workers.handlers import program
     from fuzz.program.decode import to_json as program_to_json
@@ -104,7 +104,7 @@ def _installed() -> str:
         return ""
 
 
-def _commit() -> str:
+def _checkout_commit() -> str:
     """The commit that this code is a checkout of; "" for an installed package or without git."""
     here = Path(__file__).parent
     if not any((parent / ".git").exists() for parent in here.parents[:2]):

@@ -10,7 +10,7 @@ from fuzz.errors import DeviceError
 PER_GPU = 8
 
 
-def gpus(device: str) -> tuple[str, ...]:
+def gpu_names(device: str) -> tuple[str, ...]:
     """The devices of this machine, as `CUDA_VISIBLE_DEVICES` names them; none for a campaign on the CPU."""
     if device == "cpu":
         return ()
@@ -26,10 +26,10 @@ def workers(device: str = "cpu") -> int:
     """How many workers a campaign gets by default: one for each core that this process may use, but no more
     than PER_GPU for each GPU."""
     cores = len(os.sched_getaffinity(0))
-    return cores if device == "cpu" else max(1, min(cores, PER_GPU * len(gpus(device))))
+    return cores if device == "cpu" else max(1, min(cores, PER_GPU * len(gpu_names(device))))
 
 
-def require(device: str) -> None:
+def require_device(device: str) -> None:
     """Make sure that programs of this `device` (`cpu`, `cuda`, or one name for both) can run here.
 
     Raises:
@@ -44,7 +44,7 @@ def require(device: str) -> None:
 def has(device: str) -> bool:
     """Whether programs of this device can run here."""
     try:
-        require(device)
+        require_device(device)
     except DeviceError:
         return False
     return True

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from fuzz.campaign.configuration import Configuration
-from fuzz.campaign.devices import gpus
+from fuzz.campaign.devices import gpu_names
 from fuzz.campaign.investigate import EAGER, KILLED, Runner, run_of_event
 from fuzz.campaign.ledger import Tally
 from fuzz.campaign.memory_gauge import Gauge
@@ -40,7 +40,7 @@ from fuzz.errors import StoreError, WorkersLost
 from fuzz.execute.case import shared_difference
 from fuzz.features.traits import traits
 from fuzz.safe_text import shell_command
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 
 LARGEST_LEASE = 256
 # After the time is up, the first finding of each signature may still be reduced for so much of that time, in
@@ -132,7 +132,7 @@ class Campaign:
             {"started": utc_now(), "from": self._before, "ended": "killed"},
         ]
         complete = False
-        with self._workers() as pool, _signals(self._interrupt):
+        with self._make_workers() as pool, _campaign_signals_handled(self._interrupt):
             self._pool = pool
             runner = Runner(pool, self._configuration.limit)
             budget = self._configuration.budget
@@ -150,9 +150,9 @@ class Campaign:
                 self._store.set("sessions", sessions, self._elapsed())
                 self._store.set("ended", "killed", self._elapsed())
                 # Who reads the file later need not have the targets, nor run anything of theirs.
-                shares = {name: find(name).refuses for name in self._configuration.targets}
+                shares = {name: find_target(name).refuses for name in self._configuration.targets}
                 self._store.set("refuses", shares, self._elapsed())
-                complete = self._loop(triage)
+                complete = self._run_campaign_loop(triage)
             except KeyboardInterrupt:
                 pass
             except StoreError as error:
@@ -191,7 +191,7 @@ class Campaign:
             text if count == 1 else f"{text}\n({count} times)" for text, count in self._troubles.items()
         )
 
-    def _workers(self) -> contextlib.AbstractContextManager[Workers]:
+    def _make_workers(self) -> contextlib.AbstractContextManager[Workers]:
         configuration = self._configuration
         if configuration.cluster:
             from fuzz.campaign.workers.cluster import Cluster, Node
@@ -202,7 +202,7 @@ class Campaign:
             jobs=configuration.jobs,
             memory=configuration.memory,
             warm=configuration.targets,
-            gpus=gpus(configuration.device),
+            gpus=gpu_names(configuration.device),
         )
 
     def _interrupt(self) -> None:
@@ -212,7 +212,7 @@ class Campaign:
     def _elapsed(self) -> float:
         return self._before + time.monotonic() - self._start
 
-    def _loop(self, triage: Triage) -> bool:
+    def _run_campaign_loop(self, triage: Triage) -> bool:
         """Until the end; whether it came to it."""
         configuration, pool, ledger = self._configuration, self._pool, self._ledger
         end = configuration.seconds
@@ -223,10 +223,10 @@ class Campaign:
             late = end is not None and elapsed >= end
             triage.firsts_only = late
             if not late:
-                self._issue()
+                self._issue_leases()
             busy = triage.advance()
             for event in pool.wait(0.2):
-                self._route(event)
+                self._route_worker_event(event)
             sample = self._gauge.read(self._elapsed())
             if sample is not None:
                 self._store.measure(sample)
@@ -235,7 +235,7 @@ class Campaign:
             ledger.settle()
             if elapsed - shown > 0.25:
                 shown = elapsed
-                self._watch(self._progress(late))
+                self._watch(self._campaign_progress(late))
             if ledger.complete:
                 done = late or all(line.issued == configuration.cases for line in ledger.lines.values())
                 out_of_time = end is not None and elapsed >= end + grace
@@ -244,7 +244,7 @@ class Campaign:
                     return True
         return False
 
-    def _issue(self) -> None:
+    def _issue_leases(self) -> None:
         """Keep leases waiting for the workers; the target that is furthest behind comes first.
 
         Behind in time where time bounds the campaign, so that a target whose cases take seconds leaves the
@@ -286,7 +286,7 @@ class Campaign:
             configuration.seed, index, configuration.profile, configuration.device, target
         )
 
-    def _route(self, event: Event) -> None:
+    def _route_worker_event(self, event: Event) -> None:
         """Give an event to whoever asked: an investigation's future, or a line of cases."""
         if isinstance(event, Answer):
             self._gauge.heard(event.resident)
@@ -302,14 +302,14 @@ class Campaign:
         killed = isinstance(event, Death) and event.cause == KILLED
         if isinstance(tag, _Control):
             seen = judge_death(tag.dead, event, tag.other)
-            others = (EAGER, *find(tag.target).controls)
+            others = (EAGER, *find_target(tag.target).controls)
             left = others[others.index(tag.other) + 1 :]
             if killed and tag.kills < KILLS:
                 self._control(replace(tag, kills=tag.kills + 1))
             elif seen.kind and left:
                 self._control(replace(tag, other=left[0], kills=0))
             else:
-                self._arrive(tag.target, tag.index, seen)
+                self._settle_arrived_case(tag.target, tag.index, seen)
             return
         name, index = tag.target, tag.index if isinstance(tag, _Rerun) else tag.indices[event.position]
         kills = tag.kills if isinstance(tag, _Rerun) else 0
@@ -323,7 +323,7 @@ class Campaign:
             # Whose death was it? A program that kills eager or a control as well proves nothing.
             self._control(_Control(name, index, seen))
         else:
-            self._arrive(name, index, seen)
+            self._settle_arrived_case(name, index, seen)
 
     def _control(self, tag: _Control) -> None:
         self._urgent(handlers.program_item(self._program(tag.index), tag.other), tag)
@@ -334,7 +334,7 @@ class Campaign:
         self._again += 1
         self._pool.submit(job)
 
-    def _arrive(self, name: str, index: int, seen: RunOutcome) -> None:
+    def _settle_arrived_case(self, name: str, index: int, seen: RunOutcome) -> None:
         if self._ledger.lines[name].knows(index):
             # A lease of a node that was thought dead may be answered twice.
             return
@@ -357,7 +357,7 @@ class Campaign:
         configuration = self._configuration
         return handlers.program(configuration.seed, index, configuration.profile, configuration.device)
 
-    def _progress(self, finishing: bool) -> Progress:
+    def _campaign_progress(self, finishing: bool) -> Progress:
         """`finishing` says that the time is up; if the cases are, it is finishing, too."""
         elapsed, configuration = self._elapsed(), self._configuration
         left = None
@@ -375,7 +375,7 @@ class Campaign:
 
 
 @contextlib.contextmanager
-def _signals(interrupt: Callable[[], None]) -> Iterator[None]:
+def _campaign_signals_handled(interrupt: Callable[[], None]) -> Iterator[None]:
     """Let a first Ctrl-C or SIGTERM end the campaign in an orderly way, and a second one at once."""
     if threading.current_thread() is not threading.main_thread():
         yield

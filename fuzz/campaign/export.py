@@ -23,11 +23,11 @@ _FACTS = ("version", "configuration", "versions", "started", "sessions", "elapse
 
 def lines(store: Store) -> Iterator[str]:
     """Each line, without its end."""
-    for item in _objects(store):
+    for item in _exported_objects(store):
         yield json.dumps(item)
 
 
-def _objects(store: Store) -> Iterator[dict[str, Any]]:
+def _exported_objects(store: Store) -> Iterator[dict[str, Any]]:
     yield {"kind": "campaign", **{key: store.get(key) for key in _FACTS}}
     for row in store.rows():
         seen = run_to_json(store.seen(row.target, row.index) if row.seen.signature else row.seen)

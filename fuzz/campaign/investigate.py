@@ -78,15 +78,15 @@ class Runner:
     ) -> RunOutcome:
         """Run a program and wait for it; CancelledError when the campaign ends first."""
         begun = None if fresh else self._begun.pop((program, target), None)
-        return run_of_event(self._ask(handlers.program_item(program, target), fresh, limit, begun))
+        return run_of_event(self._ask_pool(handlers.program_item(program, target), fresh, limit, begun))
 
     def shows(self, text: str, finding: Finding) -> bool:
         """Whether a repro script shows its difference, and not another one."""
-        event = self._ask(handlers.script_item(text), True, None)
+        event = self._ask_pool(handlers.script_item(text), True, None)
         if isinstance(event, Death):
             # A worker that dies of a script has died of what the script is about, or the script is not it.
             return finding.target.startswith(("crash", "timeout")) or finding.clause != "errors"
-        return isinstance(event, Answer) and repro_trial.shows(finding, event.value)
+        return isinstance(event, Answer) and repro_trial.is_difference_shown_by_repro(finding, event.value)
 
     def wake(self) -> None:
         """Let the driver's loop look at what has been done."""
@@ -98,7 +98,7 @@ class Runner:
         for future in list(self._waiting):
             future.cancel()
 
-    def _ask(
+    def _ask_pool(
         self, item: dict[str, Any], fresh: bool, limit: float | None, begun: Future[Event] | None = None
     ) -> Event:
         for _ in range(AGAIN):
@@ -145,8 +145,8 @@ def investigate(
     signature = suspect.seen.signature
     again = runner.run(suspect.program, suspect.target, fresh=True)
     if again.signature != signature:
-        return _doubtful(suspect, [again], runner, evaluations=0)
-    predicate, begin, spent = _interesting(suspect, runner, budget)
+        return _doubtful_finding(suspect, [again], runner, evaluations=0)
+    predicate, begin, spent = _is_interesting_to_investigation(suspect, runner, budget)
     try:
         smaller = reduce(
             suspect.program, predicate, budget=budget.evaluations, ahead=begin if ahead else None
@@ -156,11 +156,11 @@ def investigate(
         smaller = suspect.program
     final = runner.run(smaller, suspect.target, fresh=True)
     if final.signature != signature:
-        return _doubtful(suspect, [again], runner, evaluations=spent())
-    return _confirmed(suspect, smaller, final, runner, evaluations=spent())
+        return _doubtful_finding(suspect, [again], runner, evaluations=spent())
+    return _confirmed_finding(suspect, smaller, final, runner, evaluations=spent())
 
 
-def _interesting(
+def _is_interesting_to_investigation(
     suspect: Suspect, runner: Runner, budget: Budget
 ) -> tuple[Callable[[Program], bool], Callable[[Program], None], Callable[[], int]]:
     """The reducer's predicate (the same signature, within the budget of time), how a call of it is begun, and
@@ -190,18 +190,20 @@ def _interesting(
     return interesting, begin, lambda: calls
 
 
-def _confirmed(
+def _confirmed_finding(
     suspect: Suspect, program: Program, seen: RunOutcome, runner: Runner, *, evaluations: int
 ) -> Example:
     """A finding that fresh workers show: in a bucket, with its script tried."""
     finding = buckets.primary_finding(seen.findings)
-    text = repro_script.script(program, suspect.target, finding)
+    text = repro_script.repro_script(program, suspect.target, finding)
     bucket = buckets.bucket(seen.findings, program)
     state: State = "shown" if runner.shows(text, finding) else "confirmed"
     return Example(suspect, program, seen, bucket, text, state, evaluations)
 
 
-def _doubtful(suspect: Suspect, runs: list[RunOutcome], runner: Runner, *, evaluations: int) -> Example:
+def _doubtful_finding(
+    suspect: Suspect, runs: list[RunOutcome], runner: Runner, *, evaluations: int
+) -> Example:
     """A finding that comes and goes, or needs what an earlier case left behind, with what each run gave.
 
     `runs` are those that fresh workers have made of the program already.
@@ -212,12 +214,12 @@ def _doubtful(suspect: Suspect, runs: list[RunOutcome], runner: Runner, *, evalu
     same = [seen.signature == suspect.seen.signature for seen in runs]
     # One that all fresh workers show is real; it was its reduction that came and went.
     if all(same):
-        return _confirmed(suspect, suspect.program, runs[-1], runner, evaluations=evaluations)
+        return _confirmed_finding(suspect, suspect.program, runs[-1], runner, evaluations=evaluations)
     state: State = "flaky" if any(same) else "unconfirmed"
     replays = [
         "as in the campaign" if alike else _words(seen) for alike, seen in zip(same, runs, strict=True)
     ]
-    text = repro_script.script(
+    text = repro_script.repro_script(
         suspect.program, suspect.target, buckets.primary_finding(suspect.seen.findings)
     )
     bucket = f"{state}/{suspect.seen.signature}"

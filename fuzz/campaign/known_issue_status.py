@@ -11,7 +11,7 @@ from fuzz.corpus.case_file import DIFFERS, Case
 from fuzz.corpus.known_issues import Issue, IssueStatus
 
 
-def standings(
+def known_issue_standings(
     issues: Sequence[Issue], cases: Path, targets: Sequence[str], torch: str, *, jobs_at_once: int = 1
 ) -> tuple[IssueStatus, ...]:
     """Each known issue on each of the targets that it is about; `cases` is the folder of the recorded cases.
@@ -27,7 +27,7 @@ def standings(
         ]
         rows = replay(work, [target], jobs_at_once=jobs_at_once) if work else []
         seen = dict(zip(here, rows, strict=True))
-        found += [_standing(issue, target, torch, seen.get(issue)) for issue in mine]
+        found += [_known_issue_standing(issue, target, torch, seen.get(issue)) for issue in mine]
     return tuple(found)
 
 
@@ -45,7 +45,7 @@ def unchecked_standings(
     )
 
 
-def _standing(issue: Issue, target: str, torch: str, row: Replayed | None) -> IssueStatus:
+def _known_issue_standing(issue: Issue, target: str, torch: str, row: Replayed | None) -> IssueStatus:
     """What the run of its case says of an issue; None if there was none."""
     if not issue.concerns(torch):
         return _elsewhere(issue, target)

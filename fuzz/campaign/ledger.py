@@ -196,7 +196,7 @@ class Ledger:
                     clause = buckets.primary_finding(example.seen.findings).clause
                     found[key] = Bucket(example.bucket, group.target, clause, 1, index, at, example)
                 else:
-                    smaller = min(old.example, example, key=_size)
+                    smaller = min(old.example, example, key=_example_size)
                     first = min((old.first_case, old.first_seconds), (index, at))
                     found[key] = Bucket(
                         old.name, old.target, old.clause, old.count + 1, first[0], first[1], smaller
@@ -205,14 +205,14 @@ class Ledger:
 
     def _attributed(self, group: Group) -> Iterator[tuple[Example, int, float]]:
         """Each finding of a group with the example that stands for it."""
-        examples = group.examples or {0: raw(self.suspect(group))}
+        examples = group.examples or {0: raw_finding(self.suspect(group))}
         example = examples[min(examples)]
         for place, (index, at) in enumerate(zip(group.indices, group.times, strict=True)):
             example = examples.get(place, example)
             yield example, index, at
 
 
-def raw(suspect: Suspect) -> Example:
+def raw_finding(suspect: Suspect) -> Example:
     """A finding as it came, neither reduced nor confirmed."""
     from fuzz.repro import script
 
@@ -221,17 +221,19 @@ def raw(suspect: Suspect) -> Example:
         program=suspect.program,
         seen=suspect.seen,
         bucket=f"unreduced/{suspect.seen.signature}",
-        script=script.script(suspect.program, suspect.target, buckets.primary_finding(suspect.seen.findings)),
+        script=script.repro_script(
+            suspect.program, suspect.target, buckets.primary_finding(suspect.seen.findings)
+        ),
         state="unreduced",
         evaluations=0,
     )
 
 
-def _size(example: Example) -> tuple[int, int, int, int]:
+def _example_size(example: Example) -> tuple[int, int, int, int]:
     """Smaller is the better example; of equal ones the earlier."""
     return (
         STATES.index(example.state),
         example.statements,
-        len(buckets.arguments(example.program)),
+        len(buckets.bucket_arguments(example.program)),
         example.suspect.index,
     )

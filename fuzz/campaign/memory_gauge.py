@@ -21,8 +21,8 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Bytes of physical memory (`resident`), `at` seconds after the campaign's start: of the driver, and of
-    the largest worker that has answered since the sample before (0 if none has)."""
+    """Bytes of physical memory (`resident_memory`), `at` seconds after the campaign's start: of the driver,
+    and of the largest worker that has answered since the sample before (0 if none has)."""
 
     at: float
     driver: int
@@ -56,10 +56,10 @@ class Gauge:
             return None
         self._next = at + SAMPLE_SECONDS
         largest, self._largest = self._largest, 0
-        return Sample(at, resident(), largest)
+        return Sample(at, resident_memory(), largest)
 
 
-def resident() -> int:
+def resident_memory() -> int:
     """Bytes of physical memory that hold what this process has made; 0 where there is no /proc to say it.
 
     Pages of files are left out: a library's code comes to memory when it is first called, is there once for
@@ -73,10 +73,10 @@ def resident() -> int:
         return 0
 
 
-def growth(samples: Sequence[Sample], seconds: float) -> tuple[Growth, ...]:
+def memory_growth(samples: Sequence[Sample], seconds: float) -> tuple[Growth, ...]:
     """How the memory of a campaign of so many seconds has grown, of what there is enough known.
 
-    >>> growth([Sample(float(at), 100 + at, 50) for at in range(9)], 8.0)
+    >>> memory_growth([Sample(float(at), 100 + at, 50) for at in range(9)], 8.0)
     (Growth(process='driver', warm=104, end=108), Growth(process='largest worker', warm=50, end=50))
     """
     warm = [sample for sample in samples if 0.25 * seconds <= sample.at <= 0.5 * seconds]

@@ -35,7 +35,7 @@ def progress_shown(configuration: Configuration, stream: TextIO) -> Iterator[Cal
         yield _Lines(configuration, stream)
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
-        yield lambda progress: live.update(view(configuration, progress))
+        yield lambda progress: live.update(progress_view(configuration, progress))
 
 
 class _Lines:
@@ -51,13 +51,13 @@ class _Lines:
         if now - self._last >= LINE_SECONDS:
             self._last = now
             try:
-                print(line(self._configuration, progress), file=self._stream, flush=True)
+                print(progress_line(self._configuration, progress), file=self._stream, flush=True)
             except BrokenPipeError:
                 # Nobody reads the log any more; the campaign goes on.
                 self._last = float("inf")
 
 
-def line(configuration: Configuration, progress: Progress) -> str:
+def progress_line(configuration: Configuration, progress: Progress) -> str:
     """Progress in one line of text."""
     cases = sum(tally.cases for tally in progress.tallies.values())
     findings = sum(tally.findings for tally in progress.tallies.values())
@@ -69,11 +69,11 @@ def line(configuration: Configuration, progress: Progress) -> str:
     if progress.finishing:
         parts.append("finishing")
     elif progress.left is not None:
-        parts.append(f"{duration(progress.left)} left")
+        parts.append(f"{duration_in_words(progress.left)} left")
     return ", ".join(parts)
 
 
-def view(configuration: Configuration, progress: Progress) -> Group:
+def progress_view(configuration: Configuration, progress: Progress) -> Group:
     """Progress on a terminal: what there is so far, a row for each target, what each worker does."""
     # Without lines, so that it fits on 80 columns.
     targets = Table(box=None, padding=(0, 1, 0, 0))
@@ -92,13 +92,13 @@ def view(configuration: Configuration, progress: Progress) -> Group:
     # A bar alone would not end its line.
     bar = Padding(ProgressBar(total=1.0, completed=_share(progress), width=60), 0)
     hint = Text("Ctrl-C ends it; the report is written, and aotfuzz resume goes on.", style="dim")
-    return Group(Text(line(configuration, progress)), bar, targets, workers, hint)
+    return Group(Text(progress_line(configuration, progress)), bar, targets, workers, hint)
 
 
-def duration(seconds: float) -> str:
+def duration_in_words(seconds: float) -> str:
     """Seconds in words.
 
-    >>> duration(7.2), duration(754), duration(7500)
+    >>> duration_in_words(7.2), duration_in_words(754), duration_in_words(7500)
     ('7 s', '12 min 34 s', '2 h 5 min')
     """
     whole = round(seconds)

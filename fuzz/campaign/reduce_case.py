@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from fuzz.campaign.devices import gpus, require, workers
+from fuzz.campaign.devices import gpu_names, require_device, workers
 from fuzz.campaign.investigate import Runner, investigate, serve_pool_during
 from fuzz.campaign.records import Example, RunOutcome, Suspect
 from fuzz.campaign.workers import handlers
@@ -37,9 +37,9 @@ def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
     import torch
 
     device = case.program.scenario.device
-    require(device)
+    require_device(device)
     at_once = min(2, workers(device))
-    with Pool(handlers.HANDLER, jobs=at_once, warm=[target], gpus=gpus(device)) as pool:
+    with Pool(handlers.HANDLER, jobs=at_once, warm=[target], gpus=gpu_names(device)) as pool:
         runner = Runner(pool, limit)
         found = serve_pool_during(pool, lambda: _investigate(case, target, runner, at_once > 1))
     if isinstance(found, RunOutcome):

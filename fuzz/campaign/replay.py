@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fuzz.campaign.devices import gpus, has
+from fuzz.campaign.devices import gpu_names, has
 from fuzz.campaign.investigate import run_of_event
 from fuzz.campaign.records import RunOutcome
 from fuzz.campaign.workers import handlers
@@ -90,7 +90,7 @@ def replay(
         handlers.HANDLER,
         jobs=jobs_at_once,
         warm=[name for _, _, name in work],
-        gpus=gpus("cpu" if here <= {"cpu"} else "cuda"),
+        gpus=gpu_names("cpu" if here <= {"cpu"} else "cuda"),
     ) as pool:
         queue = [
             Job((handlers.program_item(case.program, name),), limit, tag=place)

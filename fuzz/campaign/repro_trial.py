@@ -13,7 +13,7 @@ import re
 import tempfile
 from typing import Any
 
-from fuzz.campaign.workers.process import cause
+from fuzz.campaign.workers.process import exit_cause
 from fuzz.corpus import buckets
 from oracles import Finding
 from oracles.object_names import encodable
@@ -26,7 +26,7 @@ _RETURNED = "no exception"
 _IN_A_CALL = re.compile(r"call \d+: errors: ")
 
 
-def run(text: str) -> dict[str, Any]:
+def run_repro(text: str) -> dict[str, Any]:
     """Execute a script of ours as `python repro_trial.py` would.
 
     `status` is its exit status, BROKEN if it raised; `ends` how eager and the target ended, pair by pair,
@@ -47,14 +47,14 @@ def run(text: str) -> dict[str, Any]:
             status = leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 1
         except Exception:
             status = BROKEN
-    return {"status": status, "ends": list(_ends(space)) if status == 1 else []}
+    return {"status": status, "ends": list(_repro_endings(space)) if status == 1 else []}
 
 
-def _ends(space: dict[str, Any]) -> list[list[str]]:
+def _repro_endings(space: dict[str, Any]) -> list[list[str]]:
     """How both sides ended, where a script has noted that."""
     status = space.get("status")
     if status is not None:  # of the process that the target ran in
-        return [[_RETURNED, f"crash, {cause(status)}" if isinstance(status, int) else "timeout"]]
+        return [[_RETURNED, f"crash, {exit_cause(status)}" if isinstance(status, int) else "timeout"]]
     eager, target, keys = (space.get(name) for name in ("eager", "target", "differences"))
     if not (isinstance(eager, dict) and isinstance(target, dict) and isinstance(keys, list)):
         return []
@@ -64,7 +64,7 @@ def _ends(space: dict[str, Any]) -> list[list[str]]:
     ]
 
 
-def shows(finding: Finding, answer: Any) -> bool:
+def is_difference_shown_by_repro(finding: Finding, answer: Any) -> bool:
     """Whether what a script gave is the difference that it is about."""
     if answer["status"] != 1:
         return False

@@ -114,7 +114,7 @@ class Store:
                     f"{folder} already holds a campaign; choose another folder with --out, "
                     f"or go on with: {shell_command('aotfuzz', 'resume', folder)}"
                 )
-            lock = _locked(folder)
+            lock = _locked_campaign_folder(folder)
             store = cls(folder, _connect(file), lock)
             store._begin_campaign(configuration)
         except (OSError, sqlite3.Error) as error:
@@ -136,7 +136,7 @@ class Store:
         file = _existing(folder)
         with contextlib.ExitStack() as undo:
             try:
-                lock = _locked(folder)
+                lock = _locked_campaign_folder(folder)
                 undo.callback(os.close, lock)
                 store = cls(folder, _connect(file), lock)
                 store._migrate()
@@ -150,7 +150,7 @@ class Store:
         """A campaign's file, to look at; it may be in use. StoreError if it cannot be read."""
         file = _existing(folder)
         try:
-            store = cls(folder, _readable(file), None)
+            store = cls(folder, _open_database_for_reading(file), None)
             if store.get("version") != VERSION:
                 # A file that is only read stays as it is: the copy is what is brought up to date.
                 store = cls(folder, _copy(store._database), None)
@@ -180,10 +180,12 @@ class Store:
         """Write a case; it counts from the next `commit` on. StoreError if the disk refuses."""
         seen = row.seen
         values = (row.target, row.index, seen.outcome, seen.reason, seen.signature, seen.kind)
-        self._write("insert into results values (?, ?, ?, ?, ?, ?, ?, ?)", (*values, seen.seconds, row.at))
+        self._write_database(
+            "insert into results values (?, ?, ?, ?, ?, ?, ?, ?)", (*values, seen.seconds, row.at)
+        )
         if seen.signature:
             record = json.dumps(run_to_json(seen))
-            self._write("insert into findings values (?, ?, ?)", (row.target, row.index, record))
+            self._write_database("insert into findings values (?, ?, ?)", (row.target, row.index, record))
         for trait in seen.traits:
             self._traits[row.target, trait, seen.outcome] += 1
 
@@ -194,14 +196,14 @@ class Store:
     def keep(self, example: Example) -> None:
         """Write an investigated example, from the next `commit` on."""
         record = json.dumps(example_to_json(example))
-        self._write(
+        self._write_database(
             "insert or replace into examples values (?, ?, ?, ?)",
             (example.suspect.target, example.suspect.index, example.bucket, record),
         )
 
     def measure(self, sample: Sample) -> None:
         """Write how much memory there is in use, from the next `commit` on."""
-        self._write("insert into memory values (?, ?, ?)", (sample.at, sample.driver, sample.worker))
+        self._write_database("insert into memory values (?, ?, ?)", (sample.at, sample.driver, sample.worker))
 
     def commit(self, elapsed: float) -> None:
         """Acknowledge what was written, `elapsed` seconds after the start; StoreError if the disk refuses."""
@@ -210,12 +212,12 @@ class Store:
         traits, self._traits = self._traits, Counter()
         pairs, self._pairs = self._pairs, Counter()
         for trait, cases in traits.items():
-            self._write(
+            self._write_database(
                 f"insert into traits values (?, ?, ?, ?) {_ADD}",
                 (*trait, cases),
             )
         for pair, cases in pairs.items():
-            self._write(
+            self._write_database(
                 f"insert into pairs values (?, ?, ?) {_ADD}",
                 (*pair, cases),
             )
@@ -223,7 +225,7 @@ class Store:
         try:
             self._database.execute("commit")
         except sqlite3.Error as error:
-            raise self._failed(error) from error
+            raise self._store_error(error) from error
         self._writing = False
 
     def set(self, key: str, value: Any, elapsed: float) -> None:
@@ -258,26 +260,26 @@ class Store:
 
     def get(self, key: str, default: Any = None) -> Any:
         """One fact about the campaign."""
-        for (value,) in self._query("select value from campaign where key = ?", key):
+        for (value,) in self._query_database("select value from campaign where key = ?", key):
             return json.loads(value)
         return default
 
     def rows(self) -> Iterator[Row]:
         """Every case in the file, without the text of its findings, by target and case number."""
         query = "select target, case_index, outcome, signature, reason, seconds, kind, at from results"
-        for target, index, outcome, signature, reason, seconds, kind, at in self._query(query):
+        for target, index, outcome, signature, reason, seconds, kind, at in self._query_database(query):
             yield Row(target, index, RunOutcome(outcome, signature, (), reason, seconds, kind), at)
 
     def seen(self, target: str, index: int) -> RunOutcome:
         """What was seen of a finding."""
         query = "select record from findings where target = ? and case_index = ?"
-        ((record,),) = self._query(query, target, index)
+        ((record,),) = self._query_database(query, target, index)
         return run_from_json(json.loads(record))
 
     def examples(self) -> dict[tuple[str, int], Example]:
         """Every investigated example, by target and case."""
         found = {}
-        for target, index, record in self._query("select target, case_index, record from examples"):
+        for target, index, record in self._query_database("select target, case_index, record from examples"):
             try:
                 found[target, index] = example_from_json(json.loads(record))
             except ProgramError as error:
@@ -290,18 +292,20 @@ class Store:
     def traits(self) -> dict[tuple[str, str, str], int]:
         """Cases by target, trait and outcome."""
         query = "select target, trait, outcome, cases from traits"
-        return {(target, trait, outcome): n for target, trait, outcome, n in self._query(query)}
+        return {(target, trait, outcome): n for target, trait, outcome, n in self._query_database(query)}
 
     def pairs(self) -> dict[tuple[str, str], int]:
         """Programs by pair of traits, each pair once and in alphabetical order."""
         query = "select trait, other, cases from pairs"
-        return {(trait, other): n for trait, other, n in self._query(query)}
+        return {(trait, other): n for trait, other, n in self._query_database(query)}
 
     def memory(self) -> list[Sample]:
         """How much memory was in use, over time."""
-        return [Sample(*row) for row in self._query("select at, driver, worker from memory order by at")]
+        return [
+            Sample(*row) for row in self._query_database("select at, driver, worker from memory order by at")
+        ]
 
-    def _query(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+    def _query_database(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         """The rows of a query; StoreError if the file is damaged."""
         try:
             yield from self._database.execute(query, values)
@@ -318,8 +322,8 @@ class Store:
             "version": VERSION,
             "configuration": configurations.to_json(configuration),
             "versions": {
-                **configurations.versions(),
-                "generator": configurations.fingerprint(configuration),
+                **configurations.campaign_versions(),
+                "generator": configurations.generator_fingerprint(configuration),
             },
             "started": utc_now(),
             "sessions": [],
@@ -342,23 +346,23 @@ class Store:
             )
         if found != VERSION:
             for version in range(found, VERSION):
-                self._write(_MIGRATIONS[version], ())
+                self._write_database(_MIGRATIONS[version], ())
             self._set("version", VERSION)
             self.commit(self.elapsed)
 
     def _set(self, key: str, value: Any) -> None:
-        self._write("insert or replace into campaign values (?, ?)", (key, json.dumps(value)))
+        self._write_database("insert or replace into campaign values (?, ?)", (key, json.dumps(value)))
 
-    def _write(self, statement: str, values: tuple[Any, ...]) -> None:
+    def _write_database(self, statement: str, values: tuple[Any, ...]) -> None:
         try:
             if not self._writing:
                 self._database.execute("begin immediate")
                 self._writing = True
             self._database.execute(statement, values)
         except sqlite3.Error as error:
-            raise self._failed(error) from error
+            raise self._store_error(error) from error
 
-    def _failed(self, error: Exception) -> StoreError:
+    def _store_error(self, error: Exception) -> StoreError:
         with contextlib.suppress(sqlite3.Error):
             self._database.execute("rollback")
         self._writing = False
@@ -387,7 +391,7 @@ def _connect(file: Path) -> sqlite3.Connection:
     return database
 
 
-def _readable(file: Path) -> sqlite3.Connection:
+def _open_database_for_reading(file: Path) -> sqlite3.Connection:
     """Open for reading; where even the files beside a log cannot be made, as it is on the disk."""
     address = file.resolve().as_uri()
     try:
@@ -405,7 +409,7 @@ def _copy(database: sqlite3.Connection) -> sqlite3.Connection:
     return copy
 
 
-def _locked(folder: Path) -> int:
+def _locked_campaign_folder(folder: Path) -> int:
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

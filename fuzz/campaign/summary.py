@@ -14,7 +14,7 @@ from typing import Any
 
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.ledger import Bucket, Ledger, Tally
-from fuzz.campaign.memory_gauge import Growth, Sample, growth
+from fuzz.campaign.memory_gauge import Growth, Sample, memory_growth
 from fuzz.campaign.records import Suspect
 from fuzz.campaign.refusal_rate import excessive_refusals
 from fuzz.campaign.store import Store
@@ -128,11 +128,11 @@ def summarize(
         seconds=store.elapsed,
         tallies=books_.tallies,
         buckets=found,
-        files=_files(store, found),
+        files=_bucket_files(store, found),
         known=tuple(IssueStatus.from_json(entry) for entry in store.get("known")),
         coverage=Coverage(store.traits(), store.pairs()),
-        course=_course(store, found, samples),
-        memory=growth(samples, store.elapsed),
+        course=_campaign_course(store, found, samples),
+        memory=memory_growth(samples, store.elapsed),
         interrupted=interrupted or store.get("ended") != "complete",
         troubles=[*store.get("troubles", []), *troubles],
         reticent=excessive_refusals(books_.tallies, store.get("refuses", {})),
@@ -164,36 +164,38 @@ def write_files(store: Store, found: list[Bucket]) -> None:
     if store.folder is None:
         return
     configuration, torch_version = store.configuration, store.get("versions")["torch"]
-    for bucket, name in zip(found, _names(found), strict=True):
+    for bucket, name in zip(found, _bucket_file_names(found), strict=True):
         store.file(
-            "corpus", f"{name}.json", case_file.dumps(case_of_bucket(bucket, configuration, torch_version))
+            "corpus",
+            f"{name}.json",
+            case_file.case_text(case_of_bucket(bucket, configuration, torch_version)),
         )
         store.file("repro", f"{name}.py", bucket.example.script)
 
 
-def _names(found: list[Bucket]) -> list[str]:
+def _bucket_file_names(found: list[Bucket]) -> list[str]:
     """The names of their files: buckets that differ may have one name when they are made file names."""
     names: Counter[str] = Counter()
     given = []
     for bucket in found:
-        name = case_file.slug(bucket.name, bucket.target)
+        name = case_file.case_slug(bucket.name, bucket.target)
         names[name] += 1
         given.append(name if names[name] == 1 else f"{name}-{names[name]}")
     return given
 
 
-def _files(store: Store, found: list[Bucket]) -> dict[tuple[str, str], tuple[str, str]]:
+def _bucket_files(store: Store, found: list[Bucket]) -> dict[tuple[str, str], tuple[str, str]]:
     if store.folder is None:
         return {}
     files = {}
-    for bucket, name in zip(found, _names(found), strict=True):
+    for bucket, name in zip(found, _bucket_file_names(found), strict=True):
         case, script = store.folder / "corpus" / f"{name}.json", store.folder / "repro" / f"{name}.py"
         if case.is_file() and script.is_file():
             files[bucket.target, bucket.name] = (str(case), str(script))
     return files
 
 
-def _course(store: Store, found: list[Bucket], samples: list[Sample]) -> tuple[Stretch, ...]:
+def _campaign_course(store: Store, found: list[Bucket], samples: list[Sample]) -> tuple[Stretch, ...]:
     """Cases, findings, new buckets and memory over time."""
     width = max(store.elapsed, 1e-9) / STRETCHES
 

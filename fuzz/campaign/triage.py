@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 
 from fuzz.campaign.configuration import Budget
 from fuzz.campaign.investigate import Runner, investigate
-from fuzz.campaign.ledger import Group, Ledger, raw
+from fuzz.campaign.ledger import Group, Ledger, raw_finding
 from fuzz.campaign.records import Example
 
 
@@ -32,7 +32,7 @@ class Triage:
     def advance(self) -> bool:
         """Take in what is done and start what is due; whether anything is still to be done."""
         for key in [key for key, future in self._pending.items() if future.done()]:
-            self._take(self._ledger.groups[key], self._pending.pop(key))
+            self._take_investigated(self._ledger.groups[key], self._pending.pop(key))
         due = [
             group
             for key, group in self._ledger.groups.items()
@@ -52,16 +52,16 @@ class Triage:
         self._threads.shutdown(wait=True, cancel_futures=True)
         for key, future in self._pending.items():
             if future.done():
-                self._take(self._ledger.groups[key], future)
+                self._take_investigated(self._ledger.groups[key], future)
         self._pending.clear()
 
-    def _take(self, group: Group, done: Future[Example]) -> None:
+    def _take_investigated(self, group: Group, done: Future[Example]) -> None:
         try:
             example = done.result()
         except CancelledError:
             return
         except Exception:
             self.troubles.append(traceback.format_exc())
-            example = raw(self._ledger.suspect(group))
+            example = raw_finding(self._ledger.suspect(group))
         group.take(example)
         self._keep(example)

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from fuzz.campaign.configuration import Configuration, fingerprint, versions
-from fuzz.campaign.devices import require, workers
+from fuzz.campaign.configuration import Configuration, campaign_versions, generator_fingerprint
+from fuzz.campaign.devices import require_device, workers
 from fuzz.campaign.store import Store
 from fuzz.campaign.summary import Summary, summarize
 from fuzz.commands.output import FINDINGS, GONE, NOTHING_NEW, WRONG, people, say, say_object
 from fuzz.corpus.known_issues import NAME, Issue
-from fuzz.corpus.known_issues import read as read_known
+from fuzz.corpus.known_issues import read_known_issues as read_known
 from fuzz.errors import ConfigurationError, StoreError
 from fuzz.report import json_output, tables
 
@@ -26,40 +26,40 @@ REPORT = "report.html"
 
 def run(options: argparse.Namespace) -> int:
     """Run a campaign in a folder of its own."""
-    configuration = _configuration(options)
-    issues, cases = _known(options.known)
+    configuration = _campaign_configuration(options)
+    issues, cases = _known_issues_of_options(options.known)
     folder = options.out or _new_folder(configuration.seed)
     with Store.create(folder, configuration) as store:
         say(f"Results go to {folder}", sys.stderr)
-        return _run(options, configuration, store, issues, cases)
+        return _run_campaign(options, configuration, store, issues, cases)
 
 
 def resume(options: argparse.Namespace) -> int:
     """Go on with a campaign; its bounds may be moved."""
-    from fuzz.targets.catalog import usable
+    from fuzz.targets.catalog import usable_targets
 
-    issues, cases = _known(options.known)
+    issues, cases = _known_issues_of_options(options.known)
     with Store.open(options.folder) as store:
-        with _whole(options.folder):
+        with _refusing_damaged_campaign(options.folder):
             configuration = store.configuration
         if options.jobs:
             configuration = replace(configuration, jobs=options.jobs)
         if options.seconds or options.cases:
             configuration = replace(configuration, seconds=options.seconds, cases=options.cases)
-        usable(list(configuration.targets))
-        _same(store, configuration)
+        usable_targets(list(configuration.targets))
+        _require_same_campaign(store, configuration)
         store.set("configuration", _plain(configuration), store.elapsed)
         say(f"Going on in {options.folder} after {store.elapsed:.0f} s", sys.stderr)
-        return _run(options, configuration, store, issues, cases)
+        return _run_campaign(options, configuration, store, issues, cases)
 
 
 def report(options: argparse.Namespace) -> int:
     """Print a campaign and write its page."""
-    from fuzz.report.html_report import page
+    from fuzz.report.html_report import report_page
 
-    with _whole(options.folder), Store.read(options.folder) as store:
+    with _refusing_damaged_campaign(options.folder), Store.read(options.folder) as store:
         summary = summarize(store)
-        told, text = tables.campaign(summary), page(summary)
+        told, text = tables.campaign_table(summary), report_page(summary)
     say(told, people(options))
     file = options.out or options.folder / REPORT
     try:
@@ -70,22 +70,22 @@ def report(options: argparse.Namespace) -> int:
         ) from error
     say(f"The page is {file}", sys.stderr)
     if options.json:
-        say_object(json_output.campaign(summary))
+        say_object(json_output.campaign_json(summary))
     return NOTHING_NEW
 
 
 def diff(options: argparse.Namespace) -> int:
     """Compare two campaigns; 1 if they have different buckets."""
-    from fuzz.report.diff import compare, table
+    from fuzz.report.diff import compare_campaigns, diff_table
 
     summaries = []
     for folder in (options.before, options.after):
-        with _whole(folder), Store.read(folder) as store:
+        with _refusing_damaged_campaign(folder), Store.read(folder) as store:
             summaries.append(summarize(store))
-    found = compare(*summaries)
-    say(table(found), people(options))
+    found = compare_campaigns(*summaries)
+    say(diff_table(found), people(options))
     if options.json:
-        say_object(json_output.difference(found))
+        say_object(json_output.difference_json(found))
     return FINDINGS if found.only_before or found.only_after else NOTHING_NEW
 
 
@@ -93,7 +93,7 @@ def export(options: argparse.Namespace) -> int:
     """Print a campaign as JSON lines."""
     from fuzz.campaign.export import lines
 
-    with _whole(options.folder), Store.read(options.folder) as store:
+    with _refusing_damaged_campaign(options.folder), Store.read(options.folder) as store:
         if options.out is None:
             for text in lines(store):
                 say(text)
@@ -107,7 +107,7 @@ def export(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _whole(folder: Path) -> Iterator[None]:
+def _refusing_damaged_campaign(folder: Path) -> Iterator[None]:
     """Say of a campaign's file that it is damaged, whatever it is that cannot be read in it."""
     try:
         yield
@@ -117,7 +117,7 @@ def _whole(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _run(
+def _run_campaign(
     options: argparse.Namespace,
     configuration: Configuration,
     store: Store,
@@ -126,21 +126,21 @@ def _run(
 ) -> int:
     from fuzz.campaign.driver import Campaign
     from fuzz.campaign.progress import progress_shown
-    from fuzz.report.html_report import page
+    from fuzz.report.html_report import report_page
 
     with progress_shown(configuration, sys.stderr) as watch:
-        with _whole(store.folder or Path()):
+        with _refusing_damaged_campaign(store.folder or Path()):
             campaign = Campaign(configuration, store, watch)
         summary = campaign.run()
     try:
         summary = _with_standings(store, summary, issues, cases)
         if store.folder is not None:
-            store.file("", REPORT, page(summary))
+            store.file("", REPORT, report_page(summary))
     except StoreError as error:
         summary = replace(summary, troubles=[*summary.troubles, str(error)])
-    say(tables.campaign(summary), people(options))
+    say(tables.campaign_table(summary), people(options))
     if options.json:
-        say_object(json_output.campaign(summary))
+        say_object(json_output.campaign_json(summary))
     return status(summary)
 
 
@@ -154,18 +154,20 @@ def status(summary: Summary) -> int:
 
 
 def _with_standings(store: Store, summary: Summary, issues: tuple[Issue, ...], cases: Path) -> Summary:
-    from fuzz.campaign.known_issue_status import standings, unchecked_standings
+    from fuzz.campaign.known_issue_status import known_issue_standings, unchecked_standings
 
     targets, torch_version = summary.configuration.targets, summary.versions["torch"]
     if summary.interrupted:
         known = unchecked_standings(issues, targets, torch_version)
     else:
-        known = standings(issues, cases, targets, torch_version, jobs_at_once=summary.configuration.jobs)
+        known = known_issue_standings(
+            issues, cases, targets, torch_version, jobs_at_once=summary.configuration.jobs
+        )
     store.set("known", [standing.to_json() for standing in known], store.elapsed)
     return replace(summary, known=known)
 
 
-def _known(name: str | None) -> tuple[tuple[Issue, ...], Path]:
+def _known_issues_of_options(name: str | None) -> tuple[tuple[Issue, ...], Path]:
     """The known issues that count, and the folder with their cases."""
     if name == "none":
         return (), Path()
@@ -175,20 +177,20 @@ def _known(name: str | None) -> tuple[tuple[Issue, ...], Path]:
     return read_known(file), file.parent
 
 
-def _configuration(options: argparse.Namespace) -> Configuration:
+def _campaign_configuration(options: argparse.Namespace) -> Configuration:
     """The campaign that the options ask for; FuzzError if it cannot be had here."""
     from fuzz.generate.profiles import PROFILES
-    from fuzz.targets.catalog import usable
+    from fuzz.targets.catalog import usable_targets
 
     if options.profile not in PROFILES:
         raise ConfigurationError(f"no profile named {options.profile!r}; there are {', '.join(PROFILES)}")
     if not options.cluster:
-        require(options.device)
+        require_device(options.device)
     seconds = options.seconds
     if seconds is None and options.cases is None:
         seconds = DEFAULT_SECONDS
     return Configuration(
-        targets=tuple(target.name for target in usable(options.target)),
+        targets=tuple(target.name for target in usable_targets(options.target)),
         seed=options.seed,
         profile=options.profile,
         device=options.device,
@@ -207,15 +209,15 @@ def _default_jobs(options: argparse.Namespace) -> int:
     return 1 if options.cluster.startswith("local:") else 0
 
 
-def _same(store: Store, configuration: Configuration) -> None:
+def _require_same_campaign(store: Store, configuration: Configuration) -> None:
     """Refuse to mix: what is in the file must have come from the same programs and the same torch."""
-    before, here = store.get("versions")["torch"], versions()["torch"]
+    before, here = store.get("versions")["torch"], campaign_versions()["torch"]
     if before != here:
         raise StoreError(
             f"{store.folder} was run with torch {before}, and this is {here}; "
             "run a campaign of its own and compare the two with aotfuzz diff"
         )
-    if store.get("versions")["generator"] != fingerprint(configuration):
+    if store.get("versions")["generator"] != generator_fingerprint(configuration):
         raise StoreError(
             f"{store.folder} was run with another version of the generator, which made other programs of its "
             "seed; run a campaign of its own"

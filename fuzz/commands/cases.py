@@ -15,7 +15,7 @@ from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetErr
 from fuzz.report import json_output, tables
 from fuzz.safe_text import shell_command
 from fuzz.targets.builtin_targets import SHIPPED
-from fuzz.targets.catalog import find, usable
+from fuzz.targets.catalog import find_target, usable_targets
 from fuzz.targets.plugins import attribute, registered_targets
 
 
@@ -24,7 +24,7 @@ def replay(options: argparse.Namespace) -> int:
     from fuzz.campaign.replay import LEFT_OUT
     from fuzz.campaign.replay import replay as run
 
-    targets = [target.name for target in usable(options.target)]
+    targets = [target.name for target in usable_targets(options.target)]
     cases, errors = read_all(options.paths or [Path("corpus")])
     ungiven = {} if targets else _of_targets_that_are_not_given(cases)
     idle = [
@@ -75,7 +75,7 @@ def read_all(paths: Iterable[Path]) -> tuple[list[tuple[Path, Case]], Sequence[C
     """The cases that can be read, and what is wrong with the others, which has been said already."""
     cases: list[tuple[Path, Case]] = []
     errors: list[CorpusError] = []
-    for file in case_file.files(paths):
+    for file in case_file.case_files(paths):
         try:
             cases.append((file, case_file.read(file)))
         except CorpusError as error:
@@ -89,17 +89,17 @@ def reduce(options: argparse.Namespace) -> int:
     from fuzz.campaign.reduce_case import reduce_case
 
     case = case_file.read(options.file)
-    (target,) = usable([options.target])
+    (target,) = usable_targets([options.target])
     reduced = reduce_case(case, target.name)
     if reduced.case is None:
         say(f"aotfuzz: {options.file}: {reduced.said}", sys.stderr)
         return FINDINGS
     say(reduced.said, sys.stderr)
     if options.out is None:
-        say(case_file.dumps(reduced.case).rstrip("\n"))
+        say(case_file.case_text(reduced.case).rstrip("\n"))
     else:
         try:
-            case_file.write(options.out, reduced.case)
+            case_file.write_case(options.out, reduced.case)
         except OSError as error:
             raise ConfigurationError(f"cannot write {options.out}: {error.strerror or error}") from error
     return NOTHING_NEW if reduced.as_recorded else FINDINGS
@@ -131,7 +131,7 @@ def show(options: argparse.Namespace) -> int:
     """Print cases for people; 2 if one cannot be read."""
     cases, errors = read_all(options.files)
     if cases:
-        say("\n\n\n".join(tables.case(file, case) for file, case in cases))
+        say("\n\n\n".join(tables.case_table(file, case) for file, case in cases))
     return WRONG if errors else NOTHING_NEW
 
 
@@ -142,11 +142,11 @@ def repro(options: argparse.Namespace) -> int:
     case = case_file.read(options.file)
     target = options.target or case.origin.target
     if options.target:
-        find(target)
+        find_target(target)
     elif target not in SHIPPED:
         what = f"{target!r} does not ship with aotfuzz, and a file must not have it imported"
         raise CorpusError(options.file, "origin.target", what, "name it with --target to have its script")
-    say(scripts.script(case.program, target, scripts.main_finding(case)).rstrip("\n"))
+    say(scripts.repro_script(case.program, target, scripts.main_finding(case)).rstrip("\n"))
     return NOTHING_NEW
 
 
@@ -167,7 +167,7 @@ def targets(options: argparse.Namespace) -> int:
 def _registered(name: str) -> tuple[str, str, str | None]:
     """A package's own target; one that cannot be loaded is said to be unavailable."""
     try:
-        target = find(name)
+        target = find_target(name)
     except TargetError as error:
         return name, "registered by an installed package", str(error)
     return name, target.description, target.available()

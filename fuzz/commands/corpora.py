@@ -23,12 +23,12 @@ from fuzz.corpus.collection import Collection, is_canonical
 from fuzz.errors import ConfigurationError, DeviceError
 from fuzz.safe_text import one_line, shell_command
 from fuzz.targets.builtin_targets import SHIPPED
-from fuzz.targets.catalog import usable
+from fuzz.targets.catalog import usable_targets
 
 
 def add(options: argparse.Namespace) -> int:
     """Record new cases, each run again first; 1 if one is not as its file says, 2 if one cannot be read."""
-    also = [target.name for target in usable(options.target)]
+    also = [target.name for target in usable_targets(options.target)]
     folder: Path = options.corpus
     if folder.exists():
         collection = Collection.load(folder)
@@ -64,11 +64,11 @@ def add(options: argparse.Namespace) -> int:
                 say(f"{file}: not run on {name}, which no --target names")
         case = replace(
             case,
-            expected={**case.expected, **_seen(rows)},
+            expected={**case.expected, **_behaviour_seen_for_corpus(rows)},
             issue=options.issue or case.issue,
             note=case.note if options.note is None else options.note,
         )
-        written = _free(folder, case_file.slug(case.bucket, case.origin.target))
+        written = _free(folder, case_file.case_slug(case.bucket, case.origin.target))
         _write(written, case)
         collection.cases[written] = case
         say(f"{file}: added as {written}")
@@ -89,7 +89,7 @@ def _sources(paths: Iterable[Path]) -> Iterator[Path]:
         yield path / "corpus" if (path / FILE).is_file() else path
 
 
-def _seen(rows: Sequence[Replayed]) -> dict[str, str]:
+def _behaviour_seen_for_corpus(rows: Sequence[Replayed]) -> dict[str, str]:
     """What a case's targets did, where that can be expected of them again."""
     found = {}
     for row in rows:
@@ -106,7 +106,7 @@ def listing(options: argparse.Namespace) -> int:
     for error in collection.errors:
         say(f"aotfuzz: {error}", sys.stderr)
     if options.markdown:
-        say(_found(collection))
+        say(_findings_as_markdown(collection))
         return WRONG if collection.errors else NOTHING_NEW
     rows = [
         {
@@ -129,7 +129,7 @@ def listing(options: argparse.Namespace) -> int:
     return WRONG if collection.errors else NOTHING_NEW
 
 
-def _found(collection: Collection) -> str:
+def _findings_as_markdown(collection: Collection) -> str:
     """What differs from eager, as Markdown: by target, what has an upstream number first."""
     cases = sorted(
         (-len(differs), differs, case.issue is None, case.bucket, file.name, case)
@@ -196,7 +196,7 @@ def minimize(options: argparse.Namespace) -> int:
     from fuzz.campaign.reduce_case import reduce_case
 
     if options.target:
-        usable([options.target])
+        usable_targets([options.target])
     cases, errors = read_all(options.paths or [options.corpus])
     status = WRONG if errors else NOTHING_NEW
     for file, case in cases:
@@ -214,15 +214,15 @@ def minimize(options: argparse.Namespace) -> int:
         if reduced.case is None:
             say(f"aotfuzz: {file}: {reduced.said}", sys.stderr)
             status = max(status, FINDINGS)
-        elif len(case_file.dumps(reduced.case)) >= len(case_file.dumps(case)):
+        elif len(case_file.case_text(reduced.case)) >= len(case_file.case_text(case)):
             say(f"{file}: cannot be made smaller")
         else:
-            said = _minimized(file, case, replace(reduced.case, origin=case.origin))
+            said = _minimize_corpus_case(file, case, replace(reduced.case, origin=case.origin))
             say(f"{file}: {said or reduced.said}")
     return status
 
 
-def _minimized(file: Path, case: Case, smaller: Case) -> str:
+def _minimize_corpus_case(file: Path, case: Case, smaller: Case) -> str:
     """Write a smaller case if its other targets still do what is expected; else why not."""
     names = [name for name in case.expected if name in SHIPPED]
     rows = replay([(file, smaller)], names) if names else []
@@ -236,7 +236,7 @@ def _minimized(file: Path, case: Case, smaller: Case) -> str:
 def _write(file: Path, case: Case) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        case_file.write(file, case)
+        case_file.write_case(file, case)
     except OSError as error:
         raise ConfigurationError(f"cannot write {file}: {error.strerror or error}") from error
 

@@ -99,8 +99,8 @@ def signature(findings: Sequence[Finding]) -> str:
     finding = primary_finding(findings)
     if finding.clause == "errors":
         place = _ROOTS.sub("", finding.path)
-        return f"errors/{place}: {_how_it_ended(finding)}"
-    return f"{finding.clause}/{_what(finding)}"
+        return f"errors/{place}: {_bucket_exceptions(finding)}"
+    return f"{finding.clause}/{_bucket_subject(finding)}"
 
 
 def bucket(findings: Sequence[Finding], program: Program) -> str:
@@ -110,11 +110,13 @@ def bucket(findings: Sequence[Finding], program: Program) -> str:
 
 def ingredients(program: Program) -> str:
     """What a program has: its operators, and the arguments and steps of each call. Buckets end in it."""
-    how = " | ".join(arguments(call) + _scenario(call.scenario) for call in split_calls(program))
+    how = " | ".join(
+        bucket_arguments(call) + _bucket_scenario(call.scenario) for call in split_calls(program)
+    )
     return f"{operators(program) or 'nothing'}/{how}"
 
 
-def _scenario(scenario: Scenario) -> str:
+def _bucket_scenario(scenario: Scenario) -> str:
     """What is not as usual about a call, and what is done after it: " no-grad, write a, backward double"."""
     words = [*([] if scenario.grad else [" no-grad"]), *([" two threads"] if scenario.threads else [])]
     words += [] if scenario.autocast is None else [" autocast"]
@@ -140,7 +142,7 @@ def operators(program: Program) -> str:
     return " + ".join(name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items()))
 
 
-def arguments(program: Program) -> str:
+def bucket_arguments(program: Program) -> str:
     """The arguments and how they alias, in their order; Python numbers are left out.
 
     Storages that no argument shows are left out as well.
@@ -150,10 +152,10 @@ def arguments(program: Program) -> str:
     for argument in program.arguments:
         match argument:
             case Root(number):
-                words.append(_storage(letters, number, program.storages[number]))
+                words.append(_bucket_storage(letters, number, program.storages[number]))
             case View(number, size, _, _, via, dtype, leaf, wrapped, lazy, base):
                 known = number in letters
-                word = _storage(letters, number, program.storages[number])
+                word = _bucket_storage(letters, number, program.storages[number])
                 parts = wrapped and f"wrapped {wrapped}"
                 of = None if base == "root" else f"of {base}"
                 way = "~" if via == "view" else f"~{via}"
@@ -176,7 +178,7 @@ def death(kind: Literal["crash", "timeout"], cause: str, stack: str) -> Finding:
     return Finding("errors", "call", "no exception", target, message)
 
 
-def _how_it_ended(finding: Finding) -> str:
+def _bucket_exceptions(finding: Finding) -> str:
     """The side that did raise, or both: "RuntimeError a view of a leaf"."""
     eager, target = finding.eager, finding.target
     if eager == "no exception":
@@ -203,7 +205,7 @@ def words_of(text: str) -> list[str]:
     return _NUMBERED.sub(" ", text).replace(":", " ").split()[:_GIST_WORDS]
 
 
-def _what(finding: Finding) -> str:
+def _bucket_subject(finding: Finding) -> str:
     """What differs: the subject of the finding's sentence with kinds of places for places."""
     subject = _WHICH_CALL.sub("", finding.message.split(f": {finding.eager} in eager")[0])
     subject = _ITEM.sub(r"\1", subject.split(f": {finding.eager} before the refused call")[0])
@@ -226,10 +228,12 @@ def _side(text: str) -> str:
 def _operator(statement: Statement, blocks: Sequence[Block]) -> str:
     kind = OPERATORS[statement.operator].kind
     name = str(kind) if kind in _INTERCHANGEABLE else statement.operator
-    return "@".join((name, *(_block(blocks[number]) for number in enclosing_blocks(blocks, statement.block))))
+    return "@".join(
+        (name, *(_bucket_block(blocks[number]) for number in enclosing_blocks(blocks, statement.block)))
+    )
 
 
-def _block(block: Block) -> str:
+def _bucket_block(block: Block) -> str:
     match block:
         case Region(mode):
             return mode
@@ -241,7 +245,7 @@ def _block(block: Block) -> str:
             return "for"
 
 
-def _storage(letters: dict[int, str], number: int, storage: Storage) -> str:
+def _bucket_storage(letters: dict[int, str], number: int, storage: Storage) -> str:
     if number in letters:
         return letters[number]
     letters[number] = _LETTERS[len(letters) % len(_LETTERS)]

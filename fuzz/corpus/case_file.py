@@ -102,16 +102,16 @@ class Case:
 
 def read(file: Path) -> Case:
     """The case in a corpus file; CorpusError says what is wrong with the file and where."""
-    data = _load(file)
+    data = _load_case_json(file)
     try:
-        return _case(data)
+        return _read_case(data)
     except ProgramError as error:
         raise CorpusError(file, error.place, error.what, error.hint) from error
 
 
-def write(file: Path, case: Case) -> None:
+def write_case(file: Path, case: Case) -> None:
     """Write a corpus file, whole or not at all. OSError as for any file."""
-    text = dumps(case)
+    text = case_text(case)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         partial.write_text(text, encoding="utf-8")
@@ -120,7 +120,7 @@ def write(file: Path, case: Case) -> None:
         partial.unlink(missing_ok=True)
 
 
-def dumps(case: Case) -> str:
+def case_text(case: Case) -> str:
     """The text of a corpus file: one line for each storage, argument and statement."""
     from fuzz.program.printer import render
 
@@ -144,10 +144,10 @@ def dumps(case: Case) -> str:
         "program": to_json(case.program),
         "source": render(case.program).splitlines(),
     }
-    return _pretty(document_, 0) + "\n"
+    return _pretty_case_json(document_, 0) + "\n"
 
 
-def files(paths: Iterable[Path]) -> Iterator[Path]:
+def case_files(paths: Iterable[Path]) -> Iterator[Path]:
     """The corpus files among files and folders (searched to any depth), in the order of their names.
 
     A path that does not exist is yielded as it is: reading it gives the error.
@@ -159,10 +159,10 @@ def files(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def slug(bucket: str, target: str) -> str:
+def case_slug(bucket: str, target: str) -> str:
     """A file name, without suffix, for the case of a bucket on a target.
 
-    >>> slug("values/out elements/add_+expand", "torch-aot-eager")
+    >>> case_slug("values/out elements/add_+expand", "torch-aot-eager")
     'torch-aot-eager-values-out-elements-add_-expand'
     """
     words = re.sub(r"[^A-Za-z0-9_]+", "-", f"{target}-{bucket}").strip("-")
@@ -178,12 +178,12 @@ def finding_to_json(finding: Finding) -> dict[str, str]:
 
 def finding_from_json(data: object, place: str = "finding") -> Finding:
     """The finding that plain data describes; ProgramError with `place` otherwise."""
-    fields = json_readers.fields(data, place, _FINDING)
+    fields = json_readers.read_fields(data, place, _FINDING)
     json_readers.choice(fields["clause"], f"{place}.clause", CLAUSES)
     return Finding(**{name: _text(fields[name], f"{place}.{name}") for name in _FINDING})
 
 
-def _load(file: Path) -> object:
+def _load_case_json(file: Path) -> object:
     try:
         # A pipe in a stranger's folder would be waited on for ever.
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
@@ -230,7 +230,7 @@ def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _case(data: object) -> Case:
+def _read_case(data: object) -> Case:
     if not isinstance(data, dict):
         raise ProgramError("", "not an object", "a corpus file is one JSON object")
     version = data.get("format")
@@ -244,7 +244,7 @@ def _case(data: object) -> Case:
     if len(extra) > MOST_EXTRA or any(len(name) > json_readers.MAX_TEXT for name in extra):
         raise ProgramError("", f"more or longer fields {EXTRA}... than allowed", f"keep at most {MOST_EXTRA}")
     names = (*_FIELDS, VERSIONS) if VERSIONS in data else _FIELDS
-    fields = json_readers.fields(
+    fields = json_readers.read_fields(
         {name: value for name, value in data.items() if name not in extra}, "", names
     )
     issue = fields["issue"]
@@ -263,7 +263,7 @@ def _case(data: object) -> Case:
         bucket=renames.bucket(_text(fields["bucket"], "bucket")),
         clause=json_readers.choice(fields["clause"], "clause", CLAUSES),
         torch=_text(fields["torch"], "torch"),
-        origin=_origin(fields["origin"]),
+        origin=_read_case_origin(fields["origin"]),
         expected={
             name: json_readers.choice(state, f"expected.{name}", STATES) for name, state in expected.items()
         },
@@ -274,11 +274,11 @@ def _case(data: object) -> Case:
         note=_text(fields["note"], "note"),
         issue=None if issue is None else json_readers.integer(issue, "issue", 1, json_readers.MAX_INTEGER),
         extra={name: _text(text, name) for name, text in extra.items()},
-        versions=_versions(fields.get(VERSIONS, {}), expected),
+        versions=_read_case_versions(fields.get(VERSIONS, {}), expected),
     )
 
 
-def _versions(data: object, expected: Mapping[str, str]) -> dict[str, str]:
+def _read_case_versions(data: object, expected: Mapping[str, str]) -> dict[str, str]:
     if not isinstance(data, dict):
         raise ProgramError(
             VERSIONS, f"expected an object, found {json_readers.shorten(data)}", "write an object here"
@@ -287,7 +287,7 @@ def _versions(data: object, expected: Mapping[str, str]) -> dict[str, str]:
         if name not in expected:
             raise ProgramError(VERSIONS, f"nothing is expected of {json_readers.shorten(name)}", "remove it")
         place = f"{VERSIONS}.{name}"
-        if (wrong := torch_versions.range_error(_text(text, place))) is not None:
+        if (wrong := torch_versions.version_range_error(_text(text, place))) is not None:
             raise ProgramError(place, f"not a range of versions: {wrong}", 'write one such as ">=2.12"')
     return dict(data)
 
@@ -300,8 +300,8 @@ def _program(data: object) -> Program:
         raise ProgramError(place, error.what, error.hint) from error
 
 
-def _origin(data: object) -> Origin:
-    fields = json_readers.fields(data, "origin", ("target", "seed", "case", "profile"))
+def _read_case_origin(data: object) -> Origin:
+    fields = json_readers.read_fields(data, "origin", ("target", "seed", "case", "profile"))
     target = _text(fields["target"], "origin.target")
     if not _TARGET.fullmatch(target):
         raise ProgramError(
@@ -323,16 +323,16 @@ def _text(data: object, place: str) -> str:
     return data
 
 
-def _pretty(data: Any, indent: int) -> str:
+def _pretty_case_json(data: Any, indent: int) -> str:
     """JSON with everything on one line that fits on one, except the document itself."""
     line = json_text(data, ascii_only=False)
     if not isinstance(data, (dict, list)) or not data or (indent and len(line) + indent <= _WIDTH):
         return line
     inner = " " * (indent + 1)
     if isinstance(data, dict):
-        parts = [f"{json_text(key)}: {_pretty(value, indent + 1)}" for key, value in data.items()]
+        parts = [f"{json_text(key)}: {_pretty_case_json(value, indent + 1)}" for key, value in data.items()]
         opening, closing = "{", "}"
     else:
-        parts = [_pretty(value, indent + 1) for value in data]
+        parts = [_pretty_case_json(value, indent + 1) for value in data]
         opening, closing = "[", "]"
     return f"{opening}\n{inner}" + f",\n{inner}".join(parts) + f"\n{' ' * indent}{closing}"

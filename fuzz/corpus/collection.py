@@ -31,7 +31,7 @@ class Collection:
         """Read a folder, to any depth. A folder that does not exist is an error in it, too."""
         cases: dict[Path, Case] = {}
         errors: list[CorpusError] = []
-        for file in case_file.files([folder]):
+        for file in case_file.case_files([folder]):
             try:
                 cases[file] = case_file.read(file)
             except CorpusError as error:
@@ -39,7 +39,7 @@ class Collection:
         issues: tuple[Issue, ...] = ()
         if (folder / NAME).exists():
             try:
-                issues = known_issues.read(folder / NAME)
+                issues = known_issues.read_known_issues(folder / NAME)
             except CorpusError as error:
                 errors.append(error)
         return cls(folder, cases, tuple(errors), issues)
@@ -57,10 +57,10 @@ class Collection:
             (error.file, str(error).removeprefix(f"{one_line(str(error.file))}: ")) for error in self.errors
         ]
         for file, case in self.cases.items():
-            found += [(file, text) for text in _problems(case)]
+            found += [(file, text) for text in _case_problems(case)]
             if not is_canonical(file, case):
                 found.append((file, "is not in today's form; rewrite it with --fix"))
-        for kept, others in self._same_bucket():
+        for kept, others in self._files_of_same_bucket():
             found += [(file, f"has the bucket of {kept.name}; remove it with prune") for file in others]
         for issue in self.issues:
             found += [(self.folder / NAME, f"{issue.title}: {text}") for text in self._problems_of(issue)]
@@ -68,9 +68,9 @@ class Collection:
 
     def superfluous(self) -> list[tuple[Path, Path]]:
         """Cases whose bucket another case shows as well or better, each with that other one."""
-        return [(file, kept) for kept, others in self._same_bucket() for file in others]
+        return [(file, kept) for kept, others in self._files_of_same_bucket() for file in others]
 
-    def _same_bucket(self) -> Iterable[tuple[Path, list[Path]]]:
+    def _files_of_same_bucket(self) -> Iterable[tuple[Path, list[Path]]]:
         """For each bucket the file to keep, and the rest."""
         by_bucket: dict[str, list[Path]] = {}
         for file, case in self.cases.items():
@@ -106,10 +106,10 @@ class Collection:
 
 def is_canonical(file: Path, case: Case) -> bool:
     """Whether a file is what would be written of its case today."""
-    return file.read_text(encoding="utf-8") == case_file.dumps(case)
+    return file.read_text(encoding="utf-8") == case_file.case_text(case)
 
 
-def _problems(case: Case) -> list[str]:
+def _case_problems(case: Case) -> list[str]:
     """What does not fit together within a case."""
     found = []
     if case.bucket.split("/")[0] != case.clause:

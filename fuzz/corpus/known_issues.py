@@ -113,7 +113,7 @@ class IssueStatus:
         return here and self.issue.covers(target, bucket, program)
 
 
-def read(file: Path) -> tuple[Issue, ...]:
+def read_known_issues(file: Path) -> tuple[Issue, ...]:
     """The known issues in a file; CorpusError says what is wrong with it and where."""
     try:
         if not file.is_file():
@@ -136,10 +136,10 @@ def read(file: Path) -> tuple[Issue, ...]:
     entries = data.get("issue", [])
     if not isinstance(entries, list) or len(entries) > MOST:
         raise CorpusError(file, "issue", f"not a list of at most {MOST} tables", "write [[issue]]")
-    return tuple(_issue(file, f"issue[{number}]", entry) for number, entry in enumerate(entries))
+    return tuple(_read_known_issue(file, f"issue[{number}]", entry) for number, entry in enumerate(entries))
 
 
-def _issue(file: Path, place: str, data: object) -> Issue:
+def _read_known_issue(file: Path, place: str, data: object) -> Issue:
     if not isinstance(data, dict):
         raise CorpusError(file, place, "not a table", "write [[issue]]")
     _only(file, place, data, (*_TEXTS, *_LISTS, "upstream"))
@@ -166,7 +166,7 @@ def _issue(file: Path, place: str, data: object) -> Issue:
         raise CorpusError(file, f"{place}.expected", f"is neither {DIFFERS} nor {AGREES}")
     if "/" in values.get("case", ""):
         raise CorpusError(file, f"{place}.case", "is not the name of a file beside this one")
-    if (wrong := torch_versions.range_error(values.get("torch", ""))) is not None:
+    if (wrong := torch_versions.version_range_error(values.get("torch", ""))) is not None:
         raise CorpusError(file, f"{place}.torch", f"not a range of versions: {wrong}")
     return Issue(**values)
 

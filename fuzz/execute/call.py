@@ -113,17 +113,17 @@ def in_one_thread(trial: CallSpec) -> CallSpec:
     return replace(trial, scenario=replace(trial.scenario, threads=False))
 
 
-def _broken(error: BaseException) -> Result:
+def _observer_failure(error: BaseException) -> Result:
     """The observer, which runs torch itself, could not go on: the target has broken that, or has returned
     what does not let itself be looked at."""
-    here = "all can be looked at" if _intact() else "torch works"
+    here = "all can be looked at" if _is_torch_intact() else "torch works"
     said = _in_short(error)
     message = f"after the call: {here} in eager, {said} in the target"
     finding = Finding("errors", "after the call", here, said, message)
     return Result("finding", (finding,), str(finding), intact=False)
 
 
-def _changed(left: Sequence[Change]) -> Result:
+def _process_change_after_call(left: Sequence[Change]) -> Result:
     """The target has left its process otherwise than it was, where nothing else can be compared."""
     findings = tuple(
         Finding(
@@ -138,7 +138,7 @@ def _changed(left: Sequence[Change]) -> Result:
     return Result("finding", findings, str(findings[0]), intact=False)
 
 
-def reset(target: Target) -> str | None:
+def reset_target(target: Target) -> str | None:
     """Have a target drop what it compiled; in words what it raises instead, None for nothing."""
     try:
         target.reset()
@@ -177,22 +177,22 @@ def judge_call(
             # Of a function in pieces some have run before one is refused, so that nothing need be as before.
             has_clause = standard is eager_itself and not compiled.target.in_pieces
             retry = compiled.function if has_clause else None
-            observations = _observations(own, compiled, retry)
+            observations = _observe_target_calls(own, compiled, retry)
             runs = compiled.runs - before
-            observations = [_without_first_growth(seen, own, compiled) for seen in observations]
+            observations = [_observe_without_first_growth(seen, own, compiled) for seen in observations]
             left = (*compiled.left, *surroundings.left())
             new = surroundings.new_threads()
             if new and not left:
                 left = _threads_of_each_call(own, compiled)
         _settle()
     except BaseException as error:
-        surroundings.restore()
+        surroundings.restore_process_state()
         if _is_the_users(error):
             raise
-        return _broken(error)
+        return _observer_failure(error)
     if left:
-        surroundings.restore()
-        return _changed(left)
+        surroundings.restore_process_state()
+        return _process_change_after_call(left)
     if elsewhere:
         if eager.drew:
             return Result("poisoned", reason="each device draws numbers of its own")
@@ -236,7 +236,7 @@ def judge_call(
 
     compilers = observations if standard is eager_itself else (eager, *observations)
     # (What a thread does next, nobody knows.)
-    intact = not new and (not any(map(_raised, compilers)) or _intact())
+    intact = not new and (not any(map(_raised, compilers)) or _is_torch_intact())
     further = (reference, control, densely, rounded) if intact else ()
     exact = compiled.target.exact and not elsewhere
     verdicts = [judge(eager, seen, *further, exact=exact) for seen in observations]
@@ -249,7 +249,7 @@ def judge_call(
         message = f"runs of the function in {what}: {once} in eager, {runs} in the target"
         finding = Finding("once", "call", str(once), str(runs), message)
         return Result("finding", (finding,), str(finding), intact=intact)
-    comparable = all(_leaves_alike(eager, seen) for seen in observations)
+    comparable = all(_leaves_same_python_state(eager, seen) for seen in observations)
     for seen in observations:
         if seen.refused is not None:
             reason = encodable(str(seen.refused))
@@ -259,7 +259,7 @@ def judge_call(
     return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact, comparable=comparable)
 
 
-def _leaves_alike(eager: Observation, seen: Observation) -> bool:
+def _leaves_same_python_state(eager: Observation, seen: Observation) -> bool:
     """Whether a target's call has left the Python state that eager's has.
 
     One that raises may leave less than eager's, which is no finding. After a refused one it is the retry's.
@@ -278,13 +278,15 @@ def replay_earlier_calls(trial: CallSpec) -> tuple[Function, CallSpec]:
     return function, trials[trial.number]
 
 
-def _observations(trial: CallSpec, compiled: LazyCompiled, retry: Function | None) -> Sequence[Observation]:
+def _observe_target_calls(
+    trial: CallSpec, compiled: LazyCompiled, retry: Function | None
+) -> Sequence[Observation]:
     """What is seen of a target's call: of each thread that makes it.
 
     A refused one is made of `retry`, in eager, on the same objects.
     """
     if trial.scenario.threads:
-        return _in_two_threads(trial, compiled, retry)
+        return _observe_in_two_threads(trial, compiled, retry)
     return [run_and_observe(trial, compiled, compiled.target.refusal, retry=retry)]
 
 
@@ -303,7 +305,7 @@ def _is_the_users(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) and not ignored
 
 
-def _without_first_growth(seen: Observation, trial: CallSpec, compiled: LazyCompiled) -> Observation:
+def _observe_without_first_growth(seen: Observation, trial: CallSpec, compiled: LazyCompiled) -> Observation:
     """What is seen of a call, but for memory that is taken once, such as workspaces of kernels: what leaks is
     more at every call."""
     for _ in range(2):
@@ -313,7 +315,9 @@ def _without_first_growth(seen: Observation, trial: CallSpec, compiled: LazyComp
     return seen
 
 
-def _in_two_threads(trial: CallSpec, compiled: LazyCompiled, retry: Function | None) -> Sequence[Observation]:
+def _observe_in_two_threads(
+    trial: CallSpec, compiled: LazyCompiled, retry: Function | None
+) -> Sequence[Observation]:
     """What each of two threads sees that make a call at once.
 
     The second one observes all it will within the call of the first, so that only the calls run together:
@@ -369,7 +373,8 @@ def _garbage_kept() -> Iterator[None]:
     """No cycle is collected meanwhile, so that what a target left in one does its harm at one known point.
 
     A compiler that fails may leave guards of torch's dispatcher in cycles of garbage, and whenever they are
-    collected they put back what was there when they were made. `_intact` collects them, and looks for it.
+    collected they put back what was there when they were made. `_is_torch_intact` collects them, and looks
+    for it.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -380,7 +385,7 @@ def _garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
-def _intact() -> bool:
+def _is_torch_intact() -> bool:
     """Whether torch still works here, once what a failure has left behind is collected (`_garbage_kept`).
 
     After an illegal access or a failed assertion on a CUDA device nothing works there any more.
@@ -424,7 +429,7 @@ def run_and_observe(
         return Arguments(args, leaves, tensors, {} if trial.state is None else {"state": trial.state})
 
     return observe(
-        _as_called(function, trial),
+        _function_as_called(function, trial),
         arguments,
         seed=SEED,
         grad=trial.scenario.grad,
@@ -432,13 +437,13 @@ def run_and_observe(
         differentiate=trial.scenario.differentiate,
         steps=trial.steps,
         refusal=refusal,
-        retry=None if retry is None else _as_called(retry, trial),
+        retry=None if retry is None else _function_as_called(retry, trial),
         terms=terms,
         under=under,
     )
 
 
-def _as_called(function: Function, trial: CallSpec) -> Function:
+def _function_as_called(function: Function, trial: CallSpec) -> Function:
     """The function, called as the scenario says: under autocast, or under a function mode."""
     scenario, mode = trial.scenario, trial.mode
     if scenario.autocast is None and not scenario.swapped:
@@ -465,7 +470,7 @@ class LazyCompiled:
         self.target = target
         self.function = function
         self._runs: list[None] = []
-        self._function = _noted(function, self._runs) if target.once else function
+        self._function = _count_function_runs(function, self._runs) if target.once else function
         self._compiled: Function | None = None
         self._lock = Lock()  # threads call one compiled function
         self.left: list[Change] = []
@@ -505,7 +510,7 @@ class _NotedModule(torch.nn.Module):
         return self.module(*args)
 
 
-def _noted(function: Function, runs: list[None]) -> Function:
+def _count_function_runs(function: Function, runs: list[None]) -> Function:
     """The function, of which each run is noted. (It refers to nothing else: a compiler may look at all that
     a function refers to, as our own does.)"""
     note = runs.append

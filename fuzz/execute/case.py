@@ -12,7 +12,7 @@ then breaks the clause `threads`. One on both devices (`nodes.BOTH`) is a case o
 of both: what the target does on the GPU is held against what eager does on the CPU. Where eager does
 otherwise on the GPU as well, nothing is said of the target.
 
-    result = execute(program, find("torch-aot-eager"))
+    result = execute(program, find_target("torch-aot-eager"))
     result.outcome          # "agree", "poisoned", "finding" or "refused"
 """
 
@@ -39,7 +39,7 @@ from fuzz.execute.call import (
     in_one_thread,
     judge_call,
     replay_earlier_calls,
-    reset,
+    reset_target,
     run_and_observe,
 )
 from fuzz.ir.nodes import (
@@ -56,7 +56,7 @@ from fuzz.ir.nodes import (
 )
 from fuzz.operators import OPERATORS
 from fuzz.program.printer import Loaded, load, upcast
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Function, Target
 from oracles import (
     Backward,
@@ -75,7 +75,7 @@ def execute(program: Program, target: Target, *, first: bool = False) -> Result:
     if lacking is not None:
         return Result("refused", reason=f"{LACKS}{lacking}")
     if program.scenario.device == BOTH:
-        result = _on_both(program, target)
+        result = _case_on_both_devices(program, target)
     else:
         result = execute_trials(*_loaded(program), target, first=first)
     declined = target.declining(program) if result.outcome == "refused" else None
@@ -87,26 +87,26 @@ def execute_trials(
 ) -> Result:
     """As `execute`, for any function and the calls of it that are to be tried, in their order.
 
-    result = execute_trials(torch.sin, [Trial(lambda: ((torch.ones(2),), {}, {}))], find("aot"))
+    result = execute_trials(torch.sin, [Trial(lambda: ((torch.ones(2),), {}, {}))], find_target("aot"))
     """
     start = time.perf_counter()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = _compare_with(function, trials, target, eager_itself, first=first)
-            for control in map(find, target.controls):
+            result = _compare_case_with(function, trials, target, eager_itself, first=first)
+            for control in map(find_target, target.controls):
                 if result.outcome == "finding" and result.intact:
                     result = _discount_control(function, trials, target, control, result)
     except BaseException:
-        reset(target)
+        reset_target(target)
         raise
-    result = _after_reset(result, target)
+    result = _case_after_reset(result, target)
     return replace(result, seconds=time.perf_counter() - start)
 
 
-def _after_reset(result: Result, target: Target) -> Result:
+def _case_after_reset(result: Result, target: Target) -> Result:
     """A result, once the target has dropped what it compiled; one that cannot has broken its process."""
-    raised = reset(target)
+    raised = reset_target(target)
     if raised is None:
         return result
     if result.outcome == "finding":
@@ -118,10 +118,10 @@ def _after_reset(result: Result, target: Target) -> Result:
 
 def _loaded(program: Program) -> tuple[Function, list[CallSpec]]:
     loaded = load(program)
-    return loaded.f, [_trial(program, loaded, number) for number in range(len(loaded.makes))]
+    return loaded.f, [_trial_of_call(program, loaded, number) for number in range(len(loaded.makes))]
 
 
-def _on_both(program: Program, target: Target) -> Result:
+def _case_on_both_devices(program: Program, target: Target) -> Result:
     """What becomes of a program on each device, and then of one held against the other."""
     sides = [_loaded(on_device(program, device)) for device in DEVICES]
     seconds = 0.0
@@ -136,19 +136,19 @@ def _on_both(program: Program, target: Target) -> Result:
             warnings.simplefilter("ignore")
             sides = [(function, [in_one_thread(trial) for trial in trials]) for function, trials in sides]
             (function, trials), there = sides
-            result = _compare_with(function, trials, target, eager_itself, there)
+            result = _compare_case_with(function, trials, target, eager_itself, there)
             if result.outcome == "finding" and result.intact and target.name != "eager":
-                result = _of_the_target(
-                    result, _compare_with(function, trials, find("eager"), eager_itself, there)
+                result = _difference_of_the_target(
+                    result, _compare_case_with(function, trials, find_target("eager"), eager_itself, there)
                 )
     except BaseException:
-        reset(target)
+        reset_target(target)
         raise
-    result = _after_reset(result, target)
+    result = _case_after_reset(result, target)
     return replace(result, seconds=seconds + time.perf_counter() - start)
 
 
-def _of_the_target(found: Result, eager: Result) -> Result:
+def _difference_of_the_target(found: Result, eager: Result) -> Result:
     """What is left of a difference between devices, where there is one in eager as well."""
     places = {(one.clause, one.path) for one in eager.findings}
     own = tuple(one for one in found.findings if (one.clause, one.path) not in places)
@@ -158,7 +158,7 @@ def _of_the_target(found: Result, eager: Result) -> Result:
     return replace(found, findings=own, reason=str(own[0]), intact=found.intact and eager.intact)
 
 
-def _trial(program: Program, loaded: Loaded, number: int) -> CallSpec:
+def _trial_of_call(program: Program, loaded: Loaded, number: int) -> CallSpec:
     """A call of a program."""
     one = split_calls(program)[number]
 
@@ -171,7 +171,7 @@ def _trial(program: Program, loaded: Loaded, number: int) -> CallSpec:
         double = load(twin)
         return double.f, double.make, None
 
-    trial = CallSpec(loaded.makes[number], one.scenario, _steps(one), exact, loaded.mode)
+    trial = CallSpec(loaded.makes[number], one.scenario, _steps_with_paths(one), exact, loaded.mode)
     if loaded.state is None:
         return trial
     return replace(trial, state=loaded.state, anew=lambda: _loaded(program), number=number)
@@ -196,21 +196,21 @@ def _discount_control(
     function: Function, trials: Sequence[CallSpec], target: Target, control: Target, found: Result
 ) -> Result:
     """What is left of a finding when the target is held against one of its controls."""
-    reset(target)
+    reset_target(target)
     result: Result | None
     try:
-        result = _compare_with(function, trials, target, partial(LazyCompiled, control))
-        reset(target)
+        result = _compare_case_with(function, trials, target, partial(LazyCompiled, control))
+        reset_target(target)
         of_its_own: set[tuple[str, str, str]] = set()
         # (What draws otherwise each time cannot be held against, and finds nothing: it is asked what it does
         # to eager instead.)
         if result.outcome != "agree" and _is_of_later_backwards(result):
-            of_its_own = _difference_set(_compare_with(function, trials, control, eager_itself))
+            of_its_own = _difference_set(_compare_case_with(function, trials, control, eager_itself))
         alike = _is_of_later_backwards(result) and _difference_set(found) == of_its_own
     except Exception:
         result = None
     finally:
-        reset(control)
+        reset_target(control)
     if result is None:
         # Eager and the target could be observed: the control has broken torch, and speaks for nobody. (That
         # torch may work again proves nothing: what breaks it can be garbage that is still to be collected.)
@@ -244,13 +244,13 @@ def _difference_set(result: Result) -> set[tuple[str, str, str]]:
 def shared_difference(other: str, what: str) -> str:
     """Why a case proves nothing about a target: another one, its control or eager, does the same.
 
-    >>> likewise("eager", "timeout")
+    >>> shared_difference("eager", "timeout")
     'eager does it too: timeout'
     """
     return f"{other} does it too: {what}"
 
 
-def _compare_with(
+def _compare_case_with(
     function: Function,
     trials: Sequence[CallSpec],
     target: Target,
@@ -263,11 +263,13 @@ def _compare_with(
     what the case is on another device, if it is to run `there`."""
     threads = any(trial.scenario.threads for trial in trials)
     if threads and not first:
-        one_thread = _compare_with(function, [in_one_thread(trial) for trial in trials], target, standard)
+        one_thread = _compare_case_with(
+            function, [in_one_thread(trial) for trial in trials], target, standard
+        )
         if one_thread.outcome == "finding" or not one_thread.intact:
             return one_thread
-        reset(target)
-    (function, trials), (other, others) = _sides((function, trials), there)
+        reset_target(target)
+    (function, trials), (other, others) = _case_sides((function, trials), there)
     told, compiled = standard(function), LazyCompiled(target, other)
     elsewhere = there is not None
     results = []
@@ -275,16 +277,16 @@ def _compare_with(
         result = judge_call(trial, standard, told, compiled, own, elsewhere=elsewhere)
         if result.outcome == "finding" and threads:
             # Whatever they left half done stays so: no other case may run here.
-            return replace(_of("threads", result, number), intact=False)
+            return replace(_findings_of_later_call("threads", result, number), intact=False)
         if not result.intact:
             # Nothing else can be said here, not even whether this call fails alone.
             return result
         if result.outcome == "finding" and number:
-            reset(target)
-            alone = _alone((trial, function), (own, other), target, standard, elsewhere)
+            reset_target(target)
+            alone = _later_call_alone((trial, function), (own, other), target, standard, elsewhere)
             if alone.outcome == "finding":
                 return alone
-            return replace(_of("repeat", result, number), intact=alone.intact)
+            return replace(_findings_of_later_call("repeat", result, number), intact=alone.intact)
         if result.outcome == "finding":
             return result
         results.append(result)
@@ -296,7 +298,7 @@ def _compare_with(
 Side = tuple[Function, Sequence[CallSpec]]
 
 
-def _sides(side: Side, there: Side | None) -> tuple[Side, Side]:
+def _case_sides(side: Side, there: Side | None) -> tuple[Side, Side]:
     """What eager calls and what the target does: the same, unless the function keeps something."""
     anew = side[1][0].anew if side[1] else None
     if anew is None:
@@ -306,7 +308,7 @@ def _sides(side: Side, there: Side | None) -> tuple[Side, Side]:
     return anew(), other()
 
 
-def _alone(
+def _later_call_alone(
     eager: tuple[CallSpec, Function],
     own: tuple[CallSpec, Function],
     target: Target,
@@ -331,7 +333,7 @@ def _goes_on(result: Result) -> bool:
     return result.outcome in ("refused", "agree") and result.comparable
 
 
-def _of(clause: Literal["repeat", "threads"], result: Result, number: int) -> Result:
+def _findings_of_later_call(clause: Literal["repeat", "threads"], result: Result, number: int) -> Result:
     """The findings of a call that goes well by itself: as the first one, or where one thread makes all."""
     what = f"call {number + 1}{' of some in threads' if clause == 'threads' else ''}"
     findings = tuple(
@@ -356,7 +358,7 @@ _ON_TENSORS: dict[type[TensorStep], type[oracles.Write | oracles.Require]] = {
 }
 
 
-def _steps(program: Program) -> tuple[Step, ...]:
+def _steps_with_paths(program: Program) -> tuple[Step, ...]:
     """The steps with paths for names."""
     if not program.scenario.steps:
         return ()

@@ -18,7 +18,7 @@ from fuzz.corpus import buckets
 from fuzz.execute.call import Result
 from fuzz.execute.case import execute
 from fuzz.program.decode import Program, from_json, to_json
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 
 SECONDS = 120.0  # for one case, in which torch is imported and a compiler may start
 _RESULT = "result: "  # begins the line that is read: a compiler may print, too
@@ -32,7 +32,7 @@ def in_two_threads(program: Program) -> Program:
 def execute_first(program: Program, target: str, *, seconds: float = SECONDS) -> Result:
     """Run one case as the first thing that a process compiles; in two threads at once where it says so.
 
-    `target` is a name, as for `fuzz.targets.catalog.find`. A process that dies, or takes longer, is a
+    `target` is a name, as for `fuzz.targets.catalog.find_target`. A process that dies, or takes longer, is a
     finding.
     """
     command = [sys.executable, "-m", "fuzz.execute.first_compile", target]
@@ -53,7 +53,7 @@ def execute_first(program: Program, target: str, *, seconds: float = SECONDS) ->
 
 def main() -> None:
     """Run the case that is read from stdin on the target that is named, and print its result."""
-    target = find(sys.argv[1])
+    target = find_target(sys.argv[1])
     program = from_json(json.loads(sys.stdin.read()))
     target.prepare()
     result = execute(program, target, first=True)

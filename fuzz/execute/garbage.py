@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 
 
-def sweep() -> None:
+def sweep_garbage() -> None:
     """Collect what a case has left, and have later collections pass over all that is there then.
 
     For a process that is there to run cases. A cycle that becomes garbage later, out of something that was

@@ -71,9 +71,9 @@ class ProcessState:
 
     def left(self) -> tuple[Change, ...]:
         """What is otherwise now; not threads, which may be there for a reason (`new_threads`)."""
-        return tuple(self._left())
+        return tuple(self._changed_process_state())
 
-    def _left(self) -> Iterator[Change]:
+    def _changed_process_state(self) -> Iterator[Change]:
         if sys.getrecursionlimit() < self._limit:
             yield recursion_limit_lowered(self._limit)
         if _folder() != self._folder:
@@ -86,27 +86,27 @@ class ProcessState:
         if len(now) != len(self._modes) or not all(map(_is, now, self._modes)):
             new = [class_name(type(mode)) for mode in now if not any(mode is one for one in self._modes)]
             yield Change("ambient", "modes of torch that are on", _AS_BEFORE, ", ".join(new) or "fewer")
-        for space, name, _ in self._replaced():
+        for space, name, _ in self._replaced_torch_functions():
             yield Change("ambient", f"{space}.{name}", _AS_BEFORE, "another function")
 
     def new_threads(self) -> int:
         """How many threads of Python's run that did not."""
         return len(_threads() - self._threads)
 
-    def restore(self) -> None:
+    def restore_process_state(self) -> None:
         """Put back what can be, for what is left to be said in this process."""
         if sys.getrecursionlimit() < self._limit:
             sys.setrecursionlimit(self._limit)
         sys.stdout, sys.stderr = self._streams
         if self._folder is not None and _folder() != self._folder:
             os.chdir(self._folder)
-        for space, name, before in tuple(self._replaced()):
+        for space, name, before in tuple(self._replaced_torch_functions()):
             if before is _INHERITED:
                 delattr(_SPACES[space], name)
             else:
                 setattr(_SPACES[space], name, before)
 
-    def _replaced(self) -> Iterator[tuple[str, str, Any]]:
+    def _replaced_torch_functions(self) -> Iterator[tuple[str, str, Any]]:
         """Functions of torch's that are others now, each with what it was, or _INHERITED."""
         functions = _functions()
         if functions == self._functions:  # as is said at once where all are the very same

@@ -59,13 +59,13 @@ def argument_features(
                 if isinstance(value, complex):
                     yield "argument: complex number"
     if program.module is not None:
-        yield from _module(program, program.module, state)
+        yield from _features_of_module(program, program.module, state)
     if any(storage.special for storage in program.storages):
         yield "argument: special values"
     if not all(isinstance(tree, Ref) for tree in program.parameters):
         yield "argument: nested"
     for tensor in inputs:
-        yield from _argument(tensor)
+        yield from _features_of_argument(tensor)
         if tensor.inference and not program.scenario.inference:
             yield "argument: inference"
         if tensor.wrapped:
@@ -75,7 +75,7 @@ def argument_features(
     for group in groups:
         for i, one in enumerate(group):
             for other in group[:i]:
-                yield from _pair(other, one, inputs)
+                yield from _features_of_argument_pair(other, one, inputs)
         if len(group) > 2 and not any(
             shares_elements(one.meta, other.meta) for i, one in enumerate(group) for other in group[:i]
         ):
@@ -84,7 +84,7 @@ def argument_features(
                 yield "alias: many slices"
 
 
-def _module(program: Program, module: Module, state: AbstractState) -> Iterator[str]:
+def _features_of_module(program: Program, module: Module, state: AbstractState) -> Iterator[str]:
     held = [state.names[name] for name in module.held]
     tensors = [value for value in held if isinstance(value, AbstractTensor)]
     parameters = {
@@ -130,7 +130,7 @@ def _wrapper(tensor: AbstractTensor, inputs: Sequence[AbstractTensor]) -> Iterat
         yield "subclass: part is an alias"
 
 
-def _argument(tensor: AbstractTensor) -> Iterator[str]:
+def _features_of_argument(tensor: AbstractTensor) -> Iterator[str]:
     meta = tensor.meta
     if tensor.requires_grad:
         yield "argument: non-leaf" if tensor.grad_fn else "argument: leaf"
@@ -154,7 +154,9 @@ def _argument(tensor: AbstractTensor) -> Iterator[str]:
         yield "argument: overlapping"
 
 
-def _pair(first: AbstractTensor, second: AbstractTensor, inputs: Sequence[AbstractTensor]) -> Iterator[str]:
+def _features_of_argument_pair(
+    first: AbstractTensor, second: AbstractTensor, inputs: Sequence[AbstractTensor]
+) -> Iterator[str]:
     """Two arguments on one storage, in their order."""
     if first.wrapped and (first.base or first) is (second.base or second):
         yield "subclass: two on one base"

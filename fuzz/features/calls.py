@@ -25,13 +25,13 @@ def scenario_features(program: Program) -> Iterator[str]:
     """The names of `program_features.FEATURES` in the groups "gradient" and "repeat" that a program has."""
     first, *later = split_calls(program)
     for call in (first, *later):
-        yield from _steps(call.scenario)
+        yield from _step_features(call.scenario)
     for call in later:
-        found = set(_differences(first, call))
+        found = set(_later_call_features(first, call))
         yield from found or {"repeat: same kind"}
 
 
-def _steps(scenario: Scenario) -> Iterator[str]:
+def _step_features(scenario: Scenario) -> Iterator[str]:
     written: str | None = None
     backwards = 0
     for step in scenario.steps:
@@ -54,14 +54,14 @@ def _steps(scenario: Scenario) -> Iterator[str]:
             yield f"gradient: after a write to {written}"
 
 
-def _differences(first: Program, call: Program) -> Iterator[str]:
+def _later_call_features(first: Program, call: Program) -> Iterator[str]:
     here, there = initial_state(first), initial_state(call)
     for i, (one, other) in enumerate(zip(first.arguments, call.arguments, strict=True)):
         left, right = here.names[f"a{i}"], there.names[f"a{i}"]
         if _wrapped(first, one) != _wrapped(call, other):
             yield "repeat: other class"
         if isinstance(left, AbstractTensor) and isinstance(right, AbstractTensor):
-            yield from _kinds(left, right)
+            yield from _scenario_kinds(left, right)
         elif isinstance(one, Scalar) and isinstance(other, Scalar) and repr(left) != repr(right):
             yield "repeat: other number"
     if _groups(here, _memory) != _groups(there, _memory):
@@ -92,7 +92,7 @@ def _branches(call: Program) -> list[Branch]:
     return [block for block in call.blocks if isinstance(block, Branch)]
 
 
-def _kinds(one: AbstractTensor, other: AbstractTensor) -> Iterator[str]:
+def _scenario_kinds(one: AbstractTensor, other: AbstractTensor) -> Iterator[str]:
     if one.meta.size != other.meta.size:
         yield "repeat: other size"
     elif one.meta.stride != other.meta.stride:

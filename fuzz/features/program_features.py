@@ -28,8 +28,8 @@ from fuzz.ir.nodes import (
     Seq,
     Statement,
     Tree,
-    references,
     split_calls,
+    tree_references,
 )
 from fuzz.operators import INVERSES, OPERATORS, Change, Expanded, Kind
 from fuzz.operators.layout import is_channels_last, overlaps_itself
@@ -55,9 +55,9 @@ def features(program: Program) -> frozenset[str]:
         walk = _Walk(call)
         walk.add(*argument_features(call, walk.state, walk.inputs, walk.groups))
         for i, statement in executed_statements(call):
-            walk.statement(i, statement)
-        walk.outputs()
-        walk.scenario()
+            walk.note_statement_features(i, statement)
+        walk.note_outputs_features()
+        walk.note_scenario_features()
         found |= walk.found
     return frozenset(found)
 
@@ -99,13 +99,13 @@ class _Walk:
 
     # ----------------------------------------------------------------------------------------------------
 
-    def statement(self, index: int, statement: Statement) -> None:
+    def note_statement_features(self, index: int, statement: Statement) -> None:
         state = self.state
         row = OPERATORS[statement.operator]
         operands = _tensors(state, statement.operands)
         for number in enclosing_blocks(self.program.blocks, statement.block):
-            self.block(self.program.blocks[number])
-        if index not in self.turned and statement.block >= 0 and self.carries(index, statement):
+            self.note_block_features(self.program.blocks[number])
+        if index not in self.turned and statement.block >= 0 and self.is_loop_carried(index, statement):
             self.add("flow: carried")
         self.turned.add(index)
         modes = state.modes(self.program.blocks, statement.block)
@@ -116,7 +116,7 @@ class _Walk:
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
         if use.wraps and not all(tensor.wrapped for tensor in operands):
             self.add("subclass: and plain")
-        if eager_rules.raises_now(use):
+        if eager_rules.eager_error_now(use):
             self.add("error: refused")
         match row.kind:
             case Kind.FUNCTION if row.name.startswith("custom_"):
@@ -144,7 +144,7 @@ class _Walk:
         if row.given:
             self.add("data: given as out")
         for number in row.writes:
-            self.write(row, operands[number])
+            self.note_write_features(row, operands[number])
             if use.inference and operands[number].memory in self.memories:
                 self.add("data: under inference mode")
             if row.statistics and operands[number].memory in self.memories:
@@ -156,7 +156,7 @@ class _Walk:
                 if same and operands[0].memory in self.memories:
                     self.add("data: undone")
         if row.metadata:
-            self.reshape(row, operands, use.grad)
+            self.note_reshape_features(row, operands, use.grad)
         size = operands[0].meta.size if operands else ()
         interpret_statement(state, index, statement, self.program.blocks)
         self.laid_otherwise |= {id(one) for one in self.inputs if one.meta != self.given[id(one)]}
@@ -169,9 +169,9 @@ class _Walk:
             if 0 in size:
                 self.add("metadata: grown from nothing")
         if row.kind in (Kind.VIEW, Kind.MULTI_VIEW):
-            self.views(row, operands[0], use.grad, _tensors(state, statement.results))
+            self.note_view_features(row, operands[0], use.grad, _tensors(state, statement.results))
 
-    def block(self, block: Block) -> None:
+    def note_block_features(self, block: Block) -> None:
         match block:
             case Region(mode):
                 self.add(f"mode: {mode}")
@@ -186,7 +186,7 @@ class _Walk:
         if block.within >= 0:
             self.add("flow: nested")
 
-    def carries(self, index: int, statement: Statement) -> bool:
+    def is_loop_carried(self, index: int, statement: Statement) -> bool:
         """Whether a statement of a loop binds a name anew that this turn has read, and the next one reads."""
         program = self.program
         loops = [
@@ -202,7 +202,7 @@ class _Walk:
             if not set(loops).isdisjoint(enclosing_blocks(program.blocks, earlier.block))
         )
 
-    def write(self, row: Operator, target: AbstractTensor) -> None:
+    def note_write_features(self, row: Operator, target: AbstractTensor) -> None:
         meta, grad = target.meta, target.requires_grad
         self.add(f"data: {self.whose(target)}")
         if target.wrapped and target.memory in self.memories:
@@ -246,7 +246,7 @@ class _Walk:
         if self.written[target.memory] > 1:
             self.add("data: twice")
 
-    def reshape(self, row: Operator, operands: Sequence[AbstractTensor], grad: bool) -> None:
+    def note_reshape_features(self, row: Operator, operands: Sequence[AbstractTensor], grad: bool) -> None:
         target = operands[0]
         self.add(f"metadata: {self.whose(target)}")
         if target.wrapped:
@@ -275,7 +275,7 @@ class _Walk:
             return "argument"
         return "view of an argument" if target.memory in self.memories else "intermediate"
 
-    def views(
+    def note_view_features(
         self, row: Operator, parent: AbstractTensor, grad: bool, made: Sequence[AbstractTensor]
     ) -> None:
         for view in made:
@@ -291,7 +291,7 @@ class _Walk:
             self.depth[id(view)] = self.depth.get(id(parent), 0) + 1
             if self.depth[id(view)] > 2:
                 self.add("view: chain")
-            kinds = set(_kinds(row, view.meta))
+            kinds = set(_view_kind_features(row, view.meta))
             if not grad and parent.requires_grad:
                 kinds.add("under no_grad")
             self.kinds[id(view)] = self.kinds.get(id(parent), frozenset()) & _KEPT | kinds
@@ -303,8 +303,8 @@ class _Walk:
 
     # ----------------------------------------------------------------------------------------------------
 
-    def outputs(self) -> None:
-        names = list(references(self.program.returns))
+    def note_outputs_features(self) -> None:
+        names = list(tree_references(self.program.returns))
         if len(set(names)) < len(names):
             self.add("output: twice")
         self.add(*_tree_features(self.program.returns))
@@ -312,7 +312,7 @@ class _Walk:
             self.add("metadata: undone")
         results = list({id(tensor): tensor for tensor in _tensors(self.state, dict.fromkeys(names))}.values())
         for i, one in enumerate(results):
-            self.output(one)
+            self.note_output_features(one)
             for other in results[:i]:
                 if one.memory != other.memory:
                     continue
@@ -323,7 +323,7 @@ class _Walk:
                 if (one.base or one) is not (other.base or other):
                     self.add("output: detached alias")
 
-    def output(self, tensor: AbstractTensor) -> None:
+    def note_output_features(self, tensor: AbstractTensor) -> None:
         if id(tensor) in self.own:
             self.add("output: argument")
             if id(tensor) in self.writes:
@@ -356,7 +356,7 @@ class _Walk:
         if tensor.inference:
             self.add("output: inference")
 
-    def scenario(self) -> None:
+    def note_scenario_features(self) -> None:
         if self.program.scenario.inference:
             self.add("mode: inference")
         if self.program.scenario.autocast is not None:
@@ -383,7 +383,7 @@ def _tensors(state: AbstractState, names: Sequence[str] | Mapping[str, object]) 
 _KEPT = frozenset({"conjugated", "negated", "under no_grad"})  # what a view of a view has, too
 
 
-def _kinds(row: Operator, meta: Meta) -> Iterator[str]:
+def _view_kind_features(row: Operator, meta: Meta) -> Iterator[str]:
     """What is special about how a view is made."""
     if row.name.startswith("unsafe_"):
         yield "unsafe"

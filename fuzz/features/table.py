@@ -8,7 +8,7 @@ from types import MappingProxyType
 from fuzz.operators import OPERATORS
 
 
-def _table() -> Mapping[str, str]:
+def _feature_table() -> Mapping[str, str]:
     metadata = {
         f"metadata: {name}": f"the metadata of an argument, or of a view of one, is changed by {name}"
         for name, row in OPERATORS.items()
@@ -243,7 +243,7 @@ def _table() -> Mapping[str, str]:
     )
 
 
-FEATURES: Mapping[str, str] = _table()
+FEATURES: Mapping[str, str] = _feature_table()
 """Each name is a group and what it says; the value explains it."""
 
 PYTHON_FEATURES: Mapping[str, str] = MappingProxyType(

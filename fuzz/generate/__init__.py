@@ -24,7 +24,7 @@ from fuzz.generate.later_calls import draw_changed, draw_later
 from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.generate.program_builder import MAX_RANK, ProgramBuilder
 from fuzz.generate.scenes import SCENES
-from fuzz.generate.steps import draw_alike, draw_marked, draw_steps, draw_threads
+from fuzz.generate.steps import draw_call_in_two_threads, draw_equal_later_calls, draw_marked, draw_steps
 from fuzz.program.decode import Branch, Dict, Literal, Program, ProgramError, Ref, Scenario, Seq, Tree
 
 __all__ = ["MAX_ELEMENTS", "MAX_RANK", "MAX_RETURNS", "generate"]
@@ -57,8 +57,8 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
         scene.motif(builder)
     build(builder)
     state = builder.state
-    parameters = _parameters(choices, profile, inputs)
-    returns = _returns(choices, profile, inputs, builder)
+    parameters = _draw_parameters(choices, profile, inputs)
+    returns = _draw_returns(choices, profile, inputs, builder)
     differentiate = _differentiate(choices, profile)
     if scene is not None and scene.steps is not None:
         steps = scene.steps(choices, state, returns)
@@ -93,19 +93,19 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
     if scene is not None and scene.change is not None:
         later = draw_changed(choices, profile, program, scene.change)
     elif profile.alike and choices.chance(profile.alike):
-        later = draw_alike(choices, profile, program, state)
+        later = draw_equal_later_calls(choices, profile, program, state)
     else:
         later = draw_later(choices, profile, program)
     if later:
         program = replace(program, later=later)
-    return draw_threads(choices, profile, program)
+    return draw_call_in_two_threads(choices, profile, program)
 
 
 # ---------------------------------------------------------------------------------------------------------
 # trees and scenario
 
 
-def _parameters(choices: Choices, profile: Profile, inputs: Inputs) -> tuple[Tree, ...]:
+def _draw_parameters(choices: Choices, profile: Profile, inputs: Inputs) -> tuple[Tree, ...]:
     held = inputs.module.names if inputs.module else ()
     names = (f"a{i}" for i in range(len(inputs.arguments)))
     leaves: list[Tree] = [Ref(name) for name in names if name not in held]
@@ -114,10 +114,10 @@ def _parameters(choices: Choices, profile: Profile, inputs: Inputs) -> tuple[Tre
     count = len(leaves)
     first = choices.integer(0, count - 1)
     last = choices.integer(first + 1, count)
-    return (*leaves[:first], _tree(choices, leaves[first:last]), *leaves[last:])
+    return (*leaves[:first], _draw_result_tree(choices, leaves[first:last]), *leaves[last:])
 
 
-def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: ProgramBuilder) -> Tree:
+def _draw_returns(choices: Choices, profile: Profile, inputs: Inputs, builder: ProgramBuilder) -> Tree:
     """What is not used by another statement, so that nothing goes unseen, and some more."""
     made = [name for statement in builder.statements for name in statement.results]
     if builder.blocks:
@@ -144,16 +144,16 @@ def _returns(choices: Choices, profile: Profile, inputs: Inputs, builder: Progra
     if len(leaves) == 1 and choices.chance(0.5):
         return leaves[0]
     if choices.chance(profile.nested):
-        return _tree(choices, leaves)
+        return _draw_result_tree(choices, leaves)
     return Seq("tuple", tuple(leaves))
 
 
-def _tree(choices: Choices, leaves: list[Tree]) -> Tree:
+def _draw_result_tree(choices: Choices, leaves: list[Tree]) -> Tree:
     """A container of these leaves; some of them may lie deeper."""
     items = list(leaves)
     if len(items) > 1 and choices.chance(0.5):
         split = choices.integer(1, len(items) - 1)
-        items = [*items[:split], _tree(choices, items[split:])]
+        items = [*items[:split], _draw_result_tree(choices, items[split:])]
     kind = choices.pick(("tuple", "list", "dict"))
     if kind == "dict":
         return Dict(tuple((f"k{i}", item) for i, item in enumerate(items)))

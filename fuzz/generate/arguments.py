@@ -12,7 +12,7 @@ from fuzz.generate.profiles import Profile
 from fuzz.ir.argument_rules import LAZY, view_error
 from fuzz.ir.subclass import VIAS
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import Constant, Size
 from fuzz.program.decode import Argument, Duplicate, Module, Root, Scalar, Storage, View
 
@@ -42,7 +42,7 @@ class Inputs:
 
 def draw_inputs(choices: Choices, profile: Profile, state: AbstractState) -> Inputs:
     """Storages and arguments, bound in the state."""
-    storages, arguments, module = _draw(choices, profile)
+    storages, arguments, module = _draw_arguments(choices, profile)
     return bind_arguments(state, storages, arguments, module)
 
 
@@ -56,17 +56,19 @@ def bind_arguments(
     for storage in storages:
         state.allocate(storage)
     for i, argument in enumerate(arguments):
-        _bind(state, f"a{i}", argument)
+        _bind_argument(state, f"a{i}", argument)
     for i, storage in enumerate(storages):
         if storage.detached:
             state.detach_root(i)
     return Inputs(tuple(storages), tuple(arguments), module)
 
 
-def _draw(choices: Choices, profile: Profile) -> tuple[list[Storage], list[Argument], Module | None]:
+def _draw_arguments(
+    choices: Choices, profile: Profile
+) -> tuple[list[Storage], list[Argument], Module | None]:
     storages: list[Storage] = []
     arguments: list[Argument] = []
-    sizes = _sizes(choices)
+    sizes = _draw_argument_sizes(choices)
     windowed = choices.chance(profile.windows)
     # (With few other arguments: windows show most where one is written to and another is read then.)
     for i in range(choices.integer(0, 1) if windowed else choices.integer(*profile.arguments)):
@@ -78,33 +80,37 @@ def _draw(choices: Choices, profile: Profile) -> tuple[list[Storage], list[Argum
             argument = Duplicate(choices.pick(tensors))
         elif storages and choices.chance(profile.share):
             number = len(storages) - 1 - choices.integer(0, len(storages) - 1)
-            argument = _on(choices, profile, number, storages)
+            argument = _draw_argument_on_storage(choices, profile, number, storages)
         else:
             storages.append(_storage(choices, profile, sizes, i))
             argument = Root(len(storages) - 1)
             if choices.chance(profile.strided):
-                argument = _view(choices, profile, len(storages) - 1, storages[-1])
+                argument = _draw_argument_view(choices, profile, len(storages) - 1, storages[-1])
         arguments.append(argument)
     if choices.chance(profile.flat):
-        storage, slices = choices.pick((_flat_buffer, _flat_buffer, _halves))(choices, len(storages))
+        storage, slices = choices.pick(
+            (_draw_flat_buffer_arguments, _draw_flat_buffer_arguments, _draw_half_dtype_arguments)
+        )(choices, len(storages))
         storages.append(storage)
         arguments += slices
     if windowed:
-        storage, windows = choices.pick((_matrix, _matrix, columns))(choices, len(storages))
+        storage, windows = choices.pick(
+            (_draw_window_arguments, _draw_window_arguments, draw_column_arguments)
+        )(choices, len(storages))
         storages.append(storage)
         arguments += windows
-    module = _hold(choices, storages, arguments) if choices.chance(profile.module) else None
+    module = _draw_module(choices, storages, arguments) if choices.chance(profile.module) else None
     if choices.chance(profile.wrapped):
-        _wrap(choices, storages, arguments)
+        _draw_wrapper_subclasses(choices, storages, arguments)
     if choices.chance(profile.apart):
-        _set_apart(choices, storages, arguments)
-    _make_lazy(choices, profile, storages, arguments)
+        _draw_aliased_bases(choices, storages, arguments)
+    _draw_lazy_arguments(choices, profile, storages, arguments)
     if choices.chance(profile.inferred):
         _infer(choices, storages, arguments)
     return storages, arguments, module
 
 
-def _hold(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> Module:
+def _draw_module(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> Module:
     """A module that holds some of the arguments, and perhaps one more, which is its mode."""
     held: list[str] = []
     attributes: list[str] = []
@@ -120,7 +126,7 @@ def _hold(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
             continue
         if isinstance(argument, Root):
             size = storages[argument.storage].size
-            argument = View(argument.storage, size, contiguous(size), 0)
+            argument = View(argument.storage, size, contiguous_strides(size), 0)
         if isinstance(argument, View):
             leaf = (argument.dtype or storages[argument.storage].dtype) in INEXACT and choices.chance(0.8)
             arguments[i] = replace(argument, via="parameter", leaf=leaf)
@@ -134,7 +140,7 @@ def _hold(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
 _PARTS = ("one", "one", "two", "two", "twice", "nested")
 
 
-def _wrap(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:
+def _draw_wrapper_subclasses(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:
     """Make some of the arguments wrapper subclasses, or views of such."""
     wholes: dict[int, str] = {}
     for i, argument in enumerate(arguments):
@@ -142,7 +148,7 @@ def _wrap(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
             continue
         storage = storages[argument.storage]
         if isinstance(argument, Root):
-            argument = View(argument.storage, storage.size, contiguous(storage.size), 0)
+            argument = View(argument.storage, storage.size, contiguous_strides(storage.size), 0)
         if (argument.dtype or storage.dtype) in COMPLEX:
             continue
         own = argument.dtype in (None, storage.dtype) and argument.via != "parameter"
@@ -157,7 +163,7 @@ def _wrap(choices: Choices, storages: list[Storage], arguments: list[Argument]) 
         arguments[i] = replace(argument, wrapped=choices.pick(_PARTS))
 
 
-def _set_apart(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:
+def _draw_aliased_bases(choices: Choices, storages: list[Storage], arguments: list[Argument]) -> None:
     """Have views of one storage be no views of one base: of an alias of the root, or of what it has been."""
     shown = [a.storage for a in arguments if isinstance(a, View) and a.wrapped is None]
     if not shown:
@@ -177,7 +183,7 @@ def _set_apart(choices: Choices, storages: list[Storage], arguments: list[Argume
             arguments[i] = replace(argument, base=base)
 
 
-def _make_lazy(
+def _draw_lazy_arguments(
     choices: Choices, profile: Profile, storages: list[Storage], arguments: list[Argument]
 ) -> None:
     """Make some of the arguments lazily conjugated, or lazily negated."""
@@ -190,7 +196,7 @@ def _make_lazy(
         if dtype not in INEXACT or not choices.chance(often):
             continue
         if isinstance(argument, Root):
-            argument = View(argument.storage, storage.size, contiguous(storage.size), 0)
+            argument = View(argument.storage, storage.size, contiguous_strides(storage.size), 0)
         if argument.wrapped is None:
             arguments[i] = replace(argument, lazy=draw_lazy(choices, dtype))
 
@@ -209,7 +215,7 @@ def draw_lazy(choices: Choices, dtype: str) -> str:
     return "conj" if dtype in COMPLEX and choices.chance(0.75) else "neg"
 
 
-def _bind(state: AbstractState, name: str, argument: Argument) -> None:
+def _bind_argument(state: AbstractState, name: str, argument: Argument) -> None:
     match argument:
         case Root(storage):
             state.bind_root(name, storage)
@@ -221,7 +227,7 @@ def _bind(state: AbstractState, name: str, argument: Argument) -> None:
             state.bind_scalar(name, value)
 
 
-def _sizes(choices: Choices) -> tuple[Size, ...]:
+def _draw_argument_sizes(choices: Choices) -> tuple[Size, ...]:
     """Sizes that go together: one program's tensors should often fit one operator."""
     m, n = choices.integer(2, 4), choices.integer(2, 4)
     return (
@@ -256,33 +262,35 @@ def _storage(choices: Choices, profile: Profile, sizes: tuple[Size, ...], number
     return Storage(dtype, choices.pick(sizes), choices.integer(0, 12), needs, leaf, special)
 
 
-def _on(choices: Choices, profile: Profile, number: int, storages: list[Storage]) -> Argument:
+def _draw_argument_on_storage(
+    choices: Choices, profile: Profile, number: int, storages: list[Storage]
+) -> Argument:
     """Another argument on a storage: its root, or a view."""
     if choices.chance(0.25):
         return Root(number)
     if choices.chance(0.08):  # an alias that lies as the root does
         size = storages[number].size
-        return View(number, size, contiguous(size), 0, choices.pick(("data", "detach")))
-    return _view(choices, profile, number, storages[number])
+        return View(number, size, contiguous_strides(size), 0, choices.pick(("data", "detach")))
+    return _draw_argument_view(choices, profile, number, storages[number])
 
 
-def _view(choices: Choices, profile: Profile, number: int, storage: Storage) -> View:
+def _draw_argument_view(choices: Choices, profile: Profile, number: int, storage: Storage) -> View:
     via, leaf, dtype = "view", False, None
     if choices.chance(profile.hidden):
         via = choices.pick(("detach", "data", "no_grad", "multi"))
     size = storage.size
     if storage.dtype not in BOOL and choices.chance(profile.reinterpreted):
-        dtype = _other_dtype(choices, storage)
+        dtype = _draw_other_dtype(choices, storage)
         size = _split(choices, prod(size) * ITEM_SIZE[storage.dtype] // ITEM_SIZE[dtype])
     if via not in ("view", "multi") and (dtype or storage.dtype) in INEXACT:
         leaf = choices.chance(0.25)
-    size, stride, offset = choices.pick(_layouts(choices, size))
+    size, stride, offset = choices.pick(_layouts_on_root(choices, size))
     if via == "multi" and not size:
         via = "view"
     return View(number, size, stride, offset, via, dtype, leaf)
 
 
-def _other_dtype(choices: Choices, storage: Storage) -> str:
+def _draw_other_dtype(choices: Choices, storage: Storage) -> str:
     """A dtype that the storage can be seen as: complex for real numbers and the reverse, or other bytes."""
     if storage.dtype in _PARTNER and choices.chance(0.5):
         return _PARTNER[storage.dtype]
@@ -310,7 +318,7 @@ def redraw_layout(choices: Choices, view: View, size: Size, storage: Storage) ->
             dtype = None
         else:
             whole = _split(choices, count)
-    layouts = _layouts(choices, whole)
+    layouts = _layouts_on_root(choices, whole)
     fitting = [layout for layout in layouts if layout[0] == size]
     size, stride, offset = choices.pick(fitting or layouts)
     shown = dtype or storage.dtype
@@ -322,18 +330,18 @@ def redraw_layout(choices: Choices, view: View, size: Size, storage: Storage) ->
 
 def draw_layout(choices: Choices, size: Size) -> tuple[Size, tuple[Size, int]]:
     """A root's size, and the strides and offset with which a tensor of some other size lies on it."""
-    stride = contiguous(size)
+    stride = contiguous_strides(size)
     ways: list[tuple[Size, tuple[Size, int]]] = [(size, (stride, 0)), ((prod(size) + 2,), (stride, 2))]
     if len(size) > 1:
-        ways.append((size[::-1], (contiguous(size[::-1])[::-1], 0)))
+        ways.append((size[::-1], (contiguous_strides(size[::-1])[::-1], 0)))
     if size:
         wide = (*size[:-1], 2 * size[-1])
-        ways.append((wide, ((*contiguous(wide)[:-1], 2), 0)))
-        ways.append((size[1:], ((0, *contiguous(size[1:])), 0)))
+        ways.append((wide, ((*contiguous_strides(wide)[:-1], 2), 0)))
+        ways.append((size[1:], ((0, *contiguous_strides(size[1:])), 0)))
     return choices.pick(ways)
 
 
-def _flat_buffer(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
+def _draw_flat_buffer_arguments(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
     """A flat storage and its disjoint slices, as a fused list of parameters has them, in some order.
 
     Now and then there are many, which share storage and no element.
@@ -356,7 +364,7 @@ def _flat_buffer(choices: Choices, number: int) -> tuple[Storage, list[Argument]
     return storage, slices
 
 
-def _matrix(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
+def _draw_window_arguments(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
     """A matrix and windows of it, each from some row and column on; the matrix itself may be one of them."""
     rows, columns = choices.integer(3, 6), choices.integer(3, 6)
     needs = choices.chance(0.3)
@@ -370,7 +378,7 @@ def _matrix(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
     return storage, windows
 
 
-def columns(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
+def draw_column_arguments(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
     """A matrix and columns of it, of which one is the lower end of another, or reaches beyond it."""
     rows, width = choices.integer(3, 5), choices.integer(3, 5)
     needs = choices.chance(0.3)
@@ -385,7 +393,7 @@ def columns(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
     return storage, found
 
 
-def _halves(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
+def _draw_half_dtype_arguments(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
     """A piece of a buffer, and one of half as wide a dtype that ends within an element."""
     wide, narrow = choices.pick(
         (("int32", "int16"), ("float32", "float16"), ("float32", "int16"), ("int64", "int32"))
@@ -403,9 +411,9 @@ def _halves(choices: Choices, number: int) -> tuple[Storage, list[Argument]]:
 Layout = tuple[Size, Size, int]
 
 
-def _layouts(choices: Choices, size: Size) -> list[Layout]:
+def _layouts_on_root(choices: Choices, size: Size) -> list[Layout]:
     """Ways to lie on a root of this size: whole, part, shifted, transposed, with gaps, overlapping."""
-    stride = contiguous(size)
+    stride = contiguous_strides(size)
     elements = prod(size)
     layouts: list[Layout] = [(size, stride, 0), (size, stride, 0)]
     if elements == 0:
@@ -419,7 +427,7 @@ def _layouts(choices: Choices, size: Size) -> list[Layout]:
         layouts += [(size[:-1], stride[:-1], column)]
         layouts += [((size[0], 1, *size[1:]), (stride[0], stride[0], *stride[1:]), 0)]
     if len(size) == 4:
-        channels_last = (1, *contiguous((*size[2:], size[1]))[:2])
+        channels_last = (1, *contiguous_strides((*size[2:], size[1]))[:2])
         layouts += [(size, (prod(size[1:]), *channels_last), 0)] * 4
     if size and size[0] > 1:
         start = choices.integer(0, size[0] - 1)

@@ -61,12 +61,12 @@ def draw_block(builder: ProgramBuilder) -> None:
         return  # a profile without what deals with autograd itself
     match kind:
         case "if":
-            _branch(builder, *choices.pick(questions))
+            _draw_branch(builder, *choices.pick(questions))
         case "for":
-            _loop(builder)
+            _draw_loop(builder)
         case "autocast":
             dtype = choices.pick(("bfloat16", "bfloat16", "float16"))
-            _fill(builder, Autocast(dtype, not choices.chance(0.25), builder.block))
+            _fill_block(builder, Autocast(dtype, not choices.chance(0.25), builder.block))
         case "hook":
             _hook(builder, "register_hook", [entry for entry in builder.pool if entry[0][0] == "v"])
         case "retain":
@@ -74,7 +74,7 @@ def draw_block(builder: ProgramBuilder) -> None:
         case "set":
             builder.append(OPERATORS["set_grad_enabled"], (), [])
         case mode:
-            _fill(builder, Region(mode, builder.block))
+            _fill_block(builder, Region(mode, builder.block))
 
 
 def _is_swapped(builder: ProgramBuilder) -> bool:
@@ -93,7 +93,7 @@ def _hook(builder: ProgramBuilder, operator: str, tensors: Sequence[tuple[str, A
         builder.append(OPERATORS[operator], (name,), [tensor.meta])
 
 
-def _fill(builder: ProgramBuilder, block: Block, wanted: Bound | None = None) -> int | None:
+def _fill_block(builder: ProgramBuilder, block: Block, wanted: Bound | None = None) -> int | None:
     """Append a block and what is in it, and copies that bind the rest of what is `wanted`.
 
     Gives the block's number, or None where nothing is in it.
@@ -113,7 +113,7 @@ def _fill(builder: ProgramBuilder, block: Block, wanted: Bound | None = None) ->
             builder.step()
     builder.enter(number)
     if wanted and len(builder.statements) > before:
-        _bind_rest(builder, wanted)
+        _bind_names_of_other_arm(builder, wanted)
     builder.enter(outer)
     if len(builder.statements) == before:
         del builder.blocks[number:]
@@ -121,7 +121,7 @@ def _fill(builder: ProgramBuilder, block: Block, wanted: Bound | None = None) ->
     return number
 
 
-def _bind_rest(builder: ProgramBuilder, wanted: Bound) -> None:
+def _bind_names_of_other_arm(builder: ProgramBuilder, wanted: Bound) -> None:
     """Bind the names that another arm has bound to copies of such tensors, while there are any."""
     bound, builder.bound = builder.bound, []
     while not builder.over and (kind := wanted.get(f"v{builder.count}")) is not None:
@@ -139,21 +139,21 @@ def _bindable(builder: ProgramBuilder) -> list[str]:
     return [name for name, _ in builder.pool if name[0] == "v"]
 
 
-def _loop(builder: ProgramBuilder) -> None:
+def _draw_loop(builder: ProgramBuilder) -> None:
     """A loop of several turns; of one where another is not right, or eager refuses it."""
     bound, builder.bound = builder.bound, _bindable(builder)
-    number = _fill(builder, Loop(1, builder.block))
+    number = _fill_block(builder, Loop(1, builder.block))
     builder.bound = bound
     if number is None or builder.reckless:
         return
     turns = builder.choices.integer(2, MAX_TURNS)
-    if not _turns(builder, number, turns):
-        once = _turns(builder, number, 1)
+    if not _set_loop_turns(builder, number, turns):
+        once = _set_loop_turns(builder, number, 1)
         assert once
     builder.enter(builder.block)
 
 
-def _turns(builder: ProgramBuilder, number: int, count: int) -> bool:
+def _set_loop_turns(builder: ProgramBuilder, number: int, count: int) -> bool:
     """Have a loop turn so many times, if eager runs that, whichever arms of the branches in it are taken."""
     builder.blocks[number] = Loop(count, builder.block)
     program = builder.program()
@@ -161,7 +161,7 @@ def _turns(builder: ProgramBuilder, number: int, count: int) -> bool:
     state = defined_final_state(program, {})
     if state is None or (count > 1 and any(defined_final_state(other, {}) is None for other in others)):
         return False
-    builder.take(state)
+    builder.take_state(state)
     return True
 
 
@@ -171,7 +171,7 @@ def _open_questions(builder: ProgramBuilder) -> list[tuple[str, Constant]]:
     return [(name, value) for name, value in builder.values if name not in asked]
 
 
-def _branch(builder: ProgramBuilder, argument: str, value: Constant) -> None:
+def _draw_branch(builder: ProgramBuilder, argument: str, value: Constant) -> None:
     """One or both arms of an `if`. Below it, names are known that either binds alike."""
     choices = builder.choices
     asked = value if choices.chance(0.6) else choices.pick(SCALARS)
@@ -184,27 +184,27 @@ def _branch(builder: ProgramBuilder, argument: str, value: Constant) -> None:
         branch = Branch(argument, asked, holds, builder.block)
         wanted = arms[0] if arms else {}
         if (value == asked) == holds:
-            arms.append(_arm(builder, branch, bindable, wanted))
+            arms.append(_draw_arm(builder, branch, bindable, wanted))
         else:
-            arms.append(_other_arm(builder, branch, bindable, wanted))
+            arms.append(_draw_untaken_arm(builder, branch, bindable, wanted))
         last = max(last, builder.count)
     builder.count = last
     names = {name for arm in arms for name in arm} - set(bindable)
     builder.hidden |= {name for name in names if len(arms) < 2 or arms[0].get(name) != arms[1].get(name)}
-    builder.take(builder.state)
+    builder.take_state(builder.state)
 
 
-def _arm(builder: ProgramBuilder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
+def _draw_arm(builder: ProgramBuilder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
     before = len(builder.statements)
     bound, builder.bound = builder.bound, bindable
-    _fill(builder, branch, wanted)
+    _fill_block(builder, branch, wanted)
     builder.bound = bound
     made = {name for statement in builder.statements[before:] for name in statement.results}
     tensors = {name: builder.state.names.get(name) for name in made - builder.hidden}
     return {name: value.meta[:2] for name, value in tensors.items() if isinstance(value, AbstractTensor)}
 
 
-def _other_arm(builder: ProgramBuilder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
+def _draw_untaken_arm(builder: ProgramBuilder, branch: Branch, bindable: list[str], wanted: Bound) -> Bound:
     """An arm that the first call does not take: built on what would be known if it did."""
     so_far = builder.program()
     program = assume_arm(replace(so_far, blocks=(*so_far.blocks, branch)), len(so_far.blocks))
@@ -213,9 +213,9 @@ def _other_arm(builder: ProgramBuilder, branch: Branch, bindable: list[str], wan
         return {}
     inputs, known, over = builder.inputs, builder.state, builder.over
     builder.inputs = replace(inputs, arguments=program.arguments)
-    builder.take(state)
-    bound = _arm(builder, branch, bindable, wanted)
+    builder.take_state(state)
+    bound = _draw_arm(builder, branch, bindable, wanted)
     builder.inputs, builder.over = inputs, over
-    builder.take(known)
+    builder.take_state(known)
     builder.enter(builder.block)
     return bound

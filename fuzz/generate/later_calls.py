@@ -35,13 +35,13 @@ from fuzz.ir.nodes import (
     Storage,
     TensorStep,
     View,
-    references,
+    tree_references,
     with_call,
 )
 from fuzz.ir.subclass import PARTS
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import Constant, Size
 from fuzz.program.decode import WRAPPED, Sizes, initial_state, literal_sizes
 
@@ -89,12 +89,14 @@ def draw_later(choices: Choices, profile: Profile, program: Program) -> tuple[Ca
             if asks and choices.chance(0.6):
                 call = _answered(call, choices.pick(asks))
             if wraps and choices.chance(0.3):
-                call = _wrapped(choices, profile, call)
-            some: tuple[Call, ...] = (_roomier(call),) if not refused and choices.chance(0.1) else ()
+                call = _change_wrapper_subclass(choices, profile, call)
+            some: tuple[Call, ...] = (
+                (_make_storages_roomier(call),) if not refused and choices.chance(0.1) else ()
+            )
             if refused:
                 call = choices.pick(_REFUSED)(choices, profile, call)
             elif some:
-                call = _longer(choices, profile, *some)
+                call = _lengthen_views(choices, profile, *some)
             elif choices.chance(0.4):
                 call = _changed(choices, profile, call, _SELDOM)
             else:
@@ -136,7 +138,9 @@ def defined_final_state(program: Program, sizes: Sizes, reckless: bool = False) 
                 return None
             if any(tensor.stale for tensor in use.tensors) or eager_rules.corrupts_saved(use, state.kept):
                 return None
-            if not reckless and (eager_rules.raises_now(use) or eager_rules.raises_later(use, state.kept)):
+            if not reckless and (
+                eager_rules.eager_error_now(use) or eager_rules.eager_error_later(use, state.kept)
+            ):
                 return None
             if any(prod(result.meta.size) > MAX_ELEMENTS for result in outcome):
                 return None
@@ -164,7 +168,7 @@ def eager_accepts(program: Program, sizes: Sizes, reckless: bool = False) -> boo
         return False
     if state.undefined:
         return False
-    returned = [*references(program.returns)]
+    returned = [*tree_references(program.returns)]
     if any(name not in state.names or state.is_outdated(name) for name in returned):
         return False
     changed = [step.name for step in program.scenario.steps if isinstance(step, TensorStep)]
@@ -206,7 +210,7 @@ def _values(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, storages=storages)
 
 
-def _sizes(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _change_sizes(choices: Choices, _profile: Profile, call: Call) -> Call:
     """One length becomes another wherever a storage has it; views lie on what there is now."""
     lengths = sorted({n for storage in call.storages for n in storage.size})
     if not lengths:
@@ -226,7 +230,7 @@ def _sizes(choices: Choices, _profile: Profile, call: Call) -> Call:
     return Call(storages, tuple(arguments), call.scenario)
 
 
-def _roomier(call: Call) -> Call:
+def _make_storages_roomier(call: Call) -> Call:
     """The call with two more rows on each storage, which no root shows that was one."""
     seen_otherwise = {a.storage for a in call.arguments if isinstance(a, View) and a.dtype is not None}
     storages = tuple(
@@ -239,7 +243,7 @@ def _roomier(call: Call) -> Call:
     return Call(storages, tuple(arguments), call.scenario)
 
 
-def _longer(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _lengthen_views(choices: Choices, _profile: Profile, call: Call) -> Call:
     """Views show more or fewer rows of what they lie on, as they lie; those of one length alike."""
     lengths = sorted({a.size[0] for a in call.arguments if isinstance(a, View) and a.size})
     if not lengths:
@@ -256,7 +260,7 @@ def _longer(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, arguments=tuple(arguments))
 
 
-def _shifted(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _shift_view(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A view lies elsewhere on its root."""
     places = [i for i, a in enumerate(call.arguments) if isinstance(a, View)]
     if not places:
@@ -289,7 +293,7 @@ def _room(view: View, storage: Storage) -> int:
     return prod(storage.size) * ITEM_SIZE[storage.dtype] // ITEM_SIZE[view.dtype or storage.dtype]
 
 
-def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
+def _change_argument_layout(choices: Choices, profile: Profile, call: Call) -> Call:
     """An argument of the same size that lies otherwise, on a storage of its own."""
     places = [i for i, argument in enumerate(call.arguments) if isinstance(argument, (Root, View))]
     if not places:
@@ -311,10 +315,10 @@ def _layout(choices: Choices, profile: Profile, call: Call) -> Call:
     lying: Argument = replace(view, storage=number, size=size, stride=stride, offset=offset, base=base)
     if root == size and view.via == "view" and view.wrapped is None and view.lazy is None:
         lying = Root(number)
-    return _tidied(storages, _with_argument(call.arguments, place, lying), call.scenario)
+    return _drop_unused_storages(storages, _with_argument(call.arguments, place, lying), call.scenario)
 
 
-def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _alias_argument(choices: Choices, _profile: Profile, call: Call) -> Call:
     """An argument becomes the same object as another, or lies on another's storage."""
     if len(call.arguments) < 2:
         return call
@@ -324,13 +328,15 @@ def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
     if isinstance(partner, (Scalar, Duplicate)) or isinstance(argument, Scalar):
         return call
     if isinstance(argument, Duplicate):
-        return _tidied(
+        return _drop_unused_storages(
             call.storages,
             _with_argument(call.arguments, place, call.arguments[argument.argument]),
             call.scenario,
         )
     if choices.chance(0.4):
-        return _tidied(call.storages, _with_argument(call.arguments, place, Duplicate(other)), call.scenario)
+        return _drop_unused_storages(
+            call.storages, _with_argument(call.arguments, place, Duplicate(other)), call.scenario
+        )
     storage = call.storages[partner.storage]
     moved: Argument = Root(partner.storage)
     if isinstance(argument, View):
@@ -338,8 +344,8 @@ def _alias(choices: Choices, _profile: Profile, call: Call) -> Call:
         moved = replace(moved, storage=partner.storage)
     elif call.storages[argument.storage].size == storage.size and choices.chance(0.6):
         via = choices.pick(("detach", "data"))
-        moved = View(partner.storage, storage.size, contiguous(storage.size), 0, via)
-    return _tidied(call.storages, _with_argument(call.arguments, place, moved), call.scenario)
+        moved = View(partner.storage, storage.size, contiguous_strides(storage.size), 0, via)
+    return _drop_unused_storages(call.storages, _with_argument(call.arguments, place, moved), call.scenario)
 
 
 def move_argument(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -360,10 +366,12 @@ def move_argument(choices: Choices, _profile: Profile, call: Call) -> Call:
                     others.append(replace(argument, storage=other.storage))
     if not others:
         return call
-    return _tidied(call.storages, _with_argument(call.arguments, place, choices.pick(others)), call.scenario)
+    return _drop_unused_storages(
+        call.storages, _with_argument(call.arguments, place, choices.pick(others)), call.scenario
+    )
 
 
-def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _hide_view_from_autograd(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A view is hidden from autograd, is not, or is in another way."""
     places = [
         i for i, a in enumerate(call.arguments) if isinstance(a, View) and not a.leaf and a.via != "parameter"
@@ -382,7 +390,7 @@ def _hidden(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, arguments=_with_argument(call.arguments, place, replace(view, via=via)))
 
 
-def _lazily(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _change_lazy_bits(choices: Choices, _profile: Profile, call: Call) -> Call:
     """An argument is read otherwise: as its conjugate, as its opposite, or as it lies."""
     views: list[tuple[int, View, str]] = []
     for i, argument in enumerate(call.arguments):
@@ -403,10 +411,10 @@ def _as_view(argument: Root | View, call: Call) -> View:
     if isinstance(argument, View):
         return argument
     size = call.storages[argument.storage].size
-    return View(argument.storage, size, contiguous(size), 0)
+    return View(argument.storage, size, contiguous_strides(size), 0)
 
 
-def _based(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _change_base_of_views(choices: Choices, _profile: Profile, call: Call) -> Call:
     """Views are taken of another alias of their root, or of that itself."""
     places = [i for i, a in enumerate(call.arguments) if isinstance(a, View) and a.wrapped is None]
     if not places:
@@ -436,7 +444,7 @@ def regroup_views(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, arguments=_with_argument(call.arguments, place, replace(view, base=base)))
 
 
-def _wrapped(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _change_wrapper_subclass(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A wrapper subclass is made otherwise, or becomes a view of another one, or what it wraps is passed
     itself."""
     places = [i for i, a in enumerate(call.arguments) if isinstance(a, View) and a.wrapped is not None]
@@ -456,7 +464,7 @@ def _wrapped(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, arguments=_with_argument(call.arguments, place, replace(view, wrapped=wrapped)))
 
 
-def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _change_requires_grad(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A storage begins or ceases to require grad, or to be a leaf."""
     places = [i for i, storage in enumerate(call.storages) if storage.dtype in INEXACT]
     if not places:
@@ -479,7 +487,7 @@ def _gradient(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, storages=_with_storage(call.storages, place, storage))
 
 
-def _leaf(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _change_leaf(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A view that autograd does not follow begins or ceases to be a leaf that requires grad."""
     views = [
         (i, a) for i, a in enumerate(call.arguments) if isinstance(a, View) and a.via not in ("view", "multi")
@@ -490,7 +498,7 @@ def _leaf(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, arguments=_with_argument(call.arguments, place, replace(view, leaf=not view.leaf)))
 
 
-def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _change_dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
     place = choices.integer(0, len(call.storages) - 1)
     storage = call.storages[place]
     if any(isinstance(a, View) and a.storage == place and a.dtype is not None for a in call.arguments):
@@ -511,19 +519,19 @@ def _dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
     return Call(storages, arguments, call.scenario)
 
 
-def _number(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _change_number(choices: Choices, _profile: Profile, call: Call) -> Call:
     places = [i for i, argument in enumerate(call.arguments) if isinstance(argument, Scalar)]
     if not places:
         return call
     place = choices.pick(places)
     scalar = call.arguments[place]
     assert isinstance(scalar, Scalar)
-    alike = equal_to(scalar.value)
+    alike = equal_python_numbers(scalar.value)
     number = choices.pick(alike if alike and choices.chance(0.6) else SCALARS)
     return replace(call, arguments=_with_argument(call.arguments, place, Scalar(number)))
 
 
-def equal_to(value: Constant) -> tuple[Constant, ...]:
+def equal_python_numbers(value: Constant) -> tuple[Constant, ...]:
     """Python numbers that are equal to one, and are another."""
     if not isinstance(value, (int, float)) or value != int(value):
         return ()
@@ -534,7 +542,7 @@ def equal_to(value: Constant) -> tuple[Constant, ...]:
     return tuple(one for one in alike if repr(one) != repr(value))
 
 
-def _mode(choices: Choices, _profile: Profile, call: Call) -> Call:
+def _change_call_mode(choices: Choices, _profile: Profile, call: Call) -> Call:
     scenario = call.scenario
     if choices.chance(0.6):
         scenario = replace(scenario, grad=not scenario.grad)
@@ -550,39 +558,39 @@ def _mode(choices: Choices, _profile: Profile, call: Call) -> Call:
 
 CALL_MUTATORS = (
     _values,
-    _sizes,
-    _sizes,
-    _longer,
-    _shifted,
-    _layout,
-    _alias,
-    _alias,
+    _change_sizes,
+    _change_sizes,
+    _lengthen_views,
+    _shift_view,
+    _change_argument_layout,
+    _alias_argument,
+    _alias_argument,
     move_argument,
     move_argument,
-    _hidden,
-    _hidden,
-    _lazily,
-    _based,
+    _hide_view_from_autograd,
+    _hide_view_from_autograd,
+    _change_lazy_bits,
+    _change_base_of_views,
     regroup_views,
-    _gradient,
-    _gradient,
-    _leaf,
-    _dtype,
-    _dtype,
-    _number,
-    _number,
-    _mode,
+    _change_requires_grad,
+    _change_requires_grad,
+    _change_leaf,
+    _change_dtype,
+    _change_dtype,
+    _change_number,
+    _change_number,
+    _change_call_mode,
 )
 _SELDOM = (  # which few calls have a place for, or show
-    *(move_argument, move_argument, _number, _shifted, _dtype, _hidden),
-    *(_lazily, _based, regroup_views, regroup_views, _leaf),
+    *(move_argument, move_argument, _change_number, _shift_view, _change_dtype, _hide_view_from_autograd),
+    *(_change_lazy_bits, _change_base_of_views, regroup_views, regroup_views, _change_leaf),
 )
 _REFUSED = (
-    _hidden,
-    _hidden,
-    _gradient,
-    _alias,
-    _shifted,
+    _hide_view_from_autograd,
+    _hide_view_from_autograd,
+    _change_requires_grad,
+    _alias_argument,
+    _shift_view,
 )  # after which eager may refuse what it has taken before
 
 
@@ -594,7 +602,9 @@ def _with_storage(storages: tuple[Storage, ...], place: int, storage: Storage) -
     return (*storages[:place], storage, *storages[place + 1 :])
 
 
-def _tidied(storages: Sequence[Storage], arguments: Sequence[Argument], scenario: Scenario) -> Call:
+def _drop_unused_storages(
+    storages: Sequence[Storage], arguments: Sequence[Argument], scenario: Scenario
+) -> Call:
     """A call without the storages that no argument lies on."""
     used = sorted({a.storage for a in arguments if isinstance(a, (Root, View))})
     return Call(

@@ -93,7 +93,7 @@ class Profile:
 _BASE = Profile("base")
 
 
-def _profiles() -> Mapping[str, Profile]:
+def _make_profiles() -> Mapping[str, Profile]:
     apart = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.HIGHER_ORDER, Kind.PYTHON)
     single_kinds = tuple((kind, 1) for kind in Kind if kind not in apart)
     heavier = {Kind.METADATA: 12, Kind.VIEW: 8}
@@ -226,7 +226,7 @@ def _profiles() -> Mapping[str, Profile]:
     return MappingProxyType({profile.name: profile for profile in (*named, operators, mixed)})
 
 
-PROFILES: Mapping[str, Profile] = _profiles()
+PROFILES: Mapping[str, Profile] = _make_profiles()
 
 ROWS_OF: Mapping[Kind, tuple[str, ...]] = MappingProxyType(
     {kind: tuple(name for name, row in OPERATORS.items() if row.kind is kind) for kind in Kind}

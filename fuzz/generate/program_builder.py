@@ -19,7 +19,7 @@ from fuzz.ir.nodes import Block
 from fuzz.operators import INVERSES, OPERATORS, Aliasing, Change, Kind, Mismatch, Operand, Operator
 from fuzz.operators.builders import INDEX, fits_anywhere
 from fuzz.operators.dtypes import BOOL, ITEM_SIZE
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import Constant, Meta, Result
 from fuzz.program.decode import Literal, Program, Scenario, Statement
 
@@ -53,14 +53,14 @@ class ProgramBuilder:
         self.max_statements = max(self.budget + SPARE, ENOUGH)
         self.reckless = choices.chance(profile.reckless)
         self.over = False
-        self.weighted_ops = _tickets(choices, profile, state)
+        self.weighted_ops = _row_tickets(choices, profile, state)
         self.fill_ops = [
             name for name in ("fill_", "zero_") if any(name in rows for _, rows in self.weighted_ops)
         ]
         self.pool: list[tuple[str, AbstractTensor]] = []
         self.numbers: list[str] = []
         self.values: list[tuple[str, Constant]] = []
-        self.take(state)
+        self.take_state(state)
         self.memories = {tensor.memory for _, tensor in self.pool}
         self.written: tuple[str, int] | None = None  # what was written to last, and the memory that it shows
         self.among: Sequence[str] = ()  # what the operands of the next statement are drawn from, if anything
@@ -83,7 +83,7 @@ class ProgramBuilder:
             blocks=tuple(self.blocks),
         )
 
-    def take(self, state: AbstractState) -> None:
+    def take_state(self, state: AbstractState) -> None:
         """Go on with another state."""
         self.state = state
         self.pool, self.numbers, self.values = [], [], []
@@ -105,23 +105,23 @@ class ProgramBuilder:
         """One more statement, if one is found."""
         before = len(self.statements)
         for _ in range(TRIES):
-            if self.attempt():
+            if self.attempt_statement():
                 break
         self.budget -= max(len(self.statements) - before, 1)
 
-    def attempt(self) -> bool:
+    def attempt_statement(self) -> bool:
         """Try to append one statement."""
         _, rows = self.choices.pick(self.weighted_ops)
         row = OPERATORS[self.choices.pick(rows)]
-        self.among = self.candidates(row)
-        found = self.operands(row)
+        self.among = self.operand_candidates(row)
+        found = self.choose_operands(row)
         if found is None or self.append(row, *found) is None:
             return False
         self.perhaps_undo()
         self.perhaps_fill()
         return True
 
-    def candidates(self, row: Operator) -> Sequence[str]:
+    def operand_candidates(self, row: Operator) -> Sequence[str]:
         """What the operands of the next statement are drawn from, if not from all there is.
 
         Often from what the last one had, if that gave several results: then a backward comes by each of them
@@ -186,20 +186,20 @@ class ProgramBuilder:
                 return None
         if eager_rules.corrupts_saved(use, state.kept):
             return None
-        if not self.reckless and eager_rules.raises_later(use, state.kept):
+        if not self.reckless and eager_rules.eager_error_later(use, state.kept):
             return None
         if state.kept.fragile and any(tensor.stale for tensor in use.tensors):
             # Whether eager looks at its history depends on more than is known here.
             same = any(result.aliasing is Aliasing.SELF for result in outcome)
             if same or not (self.reckless and row.differentiable):
                 return None
-        if eager_rules.raises_now(use):
+        if eager_rules.eager_error_now(use):
             if not self.reckless:
                 return None
             self.over = True
         results = []
         if not row.metadata:
-            results = self.bind(outcome)
+            results = self.bind_results(outcome)
         state.commit(use, outcome, results)
         if row.writes:
             written = row.writes[0]
@@ -213,10 +213,10 @@ class ProgramBuilder:
         self.used.difference_update(results)
         self.pool += [(name, state.tensor(name)) for name in results]
         if row.change is Change.RESIZE:
-            self.define(operands[0])
+            self.define_added_elements(operands[0])
         return results[0] if results else ""
 
-    def bind(self, outcome: Sequence[Result]) -> list[str]:
+    def bind_results(self, outcome: Sequence[Result]) -> list[str]:
         """Names for results: new ones, or in a branch or a loop one that stands for such a tensor already."""
         if self.bound and len(outcome) == 1 and self.choices.chance(0.5):
             meta = outcome[0].meta
@@ -229,7 +229,7 @@ class ProgramBuilder:
         self.count += len(outcome)
         return [f"v{number}" for number in range(self.count - len(outcome), self.count)]
 
-    def define(self, name: str) -> None:
+    def define_added_elements(self, name: str) -> None:
         """Write to what `resize_` has added to a tensor's storage: to the new part or to all."""
         state, choices = self.state, self.choices
         tensor = state.tensor(name)
@@ -247,17 +247,17 @@ class ProgramBuilder:
         if tensor.memory in state.undefined:
             self.append(OPERATORS["fill_" if value else "zero_"], (name,), [meta], value)
 
-    def operands(self, row: Operator) -> tuple[tuple[str, ...], list[Meta]] | None:
+    def choose_operands(self, row: Operator) -> tuple[tuple[str, ...], list[Meta]] | None:
         """Operands that the row takes and what is known of them, or None where there are none."""
         names: list[str] = []
         self.chosen = names
         try:
-            metas = self._choose(row, names)
+            metas = self._choose_or_make_operands(row, names)
         finally:
             self.chosen = ()
         return None if metas is None else (tuple(names), metas)
 
-    def _choose(self, row: Operator, names: list[str]) -> list[Meta] | None:
+    def _choose_or_make_operands(self, row: Operator, names: list[str]) -> list[Meta] | None:
         """Choose operands, or make them; `names` is extended by theirs. Gives what is known of them."""
         choices = self.choices
         metas: list[Meta] = []
@@ -290,16 +290,16 @@ class ProgramBuilder:
             if row.statistics and not self.reckless:
                 fitting = [name for name in fitting if name not in names]
                 if number in row.statistics:
-                    fitting = self.statistics(operand, fitting, names, metas)
+                    fitting = self.statistic_operand_candidates(operand, fitting, names, metas)
             if fitting:
                 names.append(choices.pick(fitting))
             elif names and not self.full and choices.chance(0.7):
-                made = self.supply(operand, names, metas)
+                made = self.supply_operand(operand, names, metas)
                 if made is None:
                     return None
                 names.append(made)
             elif not names and not self.full and choices.chance(0.3):
-                made = self.raised(operand, pool)
+                made = self.operand_of_higher_rank(operand, pool)
                 if made is None:
                     return None
                 names.append(made)
@@ -320,7 +320,9 @@ class ProgramBuilder:
             return [entry for entry in pool if entry[1].memory in self.memories]
         return pool
 
-    def raised(self, operand: Operand, pool: Sequence[tuple[str, AbstractTensor]]) -> str | None:
+    def operand_of_higher_rank(
+        self, operand: Operand, pool: Sequence[tuple[str, AbstractTensor]]
+    ) -> str | None:
         """A first operand with one more dimension than what there is."""
         lower = [
             (name, tensor.meta)
@@ -333,7 +335,7 @@ class ProgramBuilder:
         name, meta = self.choices.pick(lower)
         return self.append(OPERATORS["unsqueeze"], (name,), [meta], {"dim": 0})
 
-    def statistics(
+    def statistic_operand_candidates(
         self, operand: Operand, fitting: Sequence[str], names: Sequence[str], metas: Sequence[Meta]
     ) -> list[str]:
         """Those of the fitting names that eager takes for one more statistic; else an alias that it takes: of
@@ -365,7 +367,7 @@ class ProgramBuilder:
             made = self.append(OPERATORS["select"], (made,), [meta], {"dim": 0, "index": 0})
         return [] if made is None else [made]
 
-    def supply(self, operand: Operand, names: list[str], metas: list[Meta]) -> str | None:
+    def supply_operand(self, operand: Operand, names: list[str], metas: list[Meta]) -> str | None:
         """Make an operand that goes with those chosen already: an index, a mask, a factor, a twin."""
 
         def fits(meta: Meta) -> bool:
@@ -384,7 +386,7 @@ class ProgramBuilder:
             dtype = metas[0].dtype
             last = metas[-1].size
             for made_size in (size[-1:], size[1:2], (*last[:-2], *last[-1:], *size[-1:]), (2, *size)):
-                if fits(Meta(dtype, made_size, contiguous(made_size))):
+                if fits(Meta(dtype, made_size, contiguous_strides(made_size))):
                     recipes.append(("full", (), {"size": made_size, "value": 2, "dtype": dtype}))
         for name, operands, attributes in recipes:
             if operands and metas[0].dtype not in OPERATORS[name].operands[0].dtypes:
@@ -404,7 +406,7 @@ def repeats(meta: Meta) -> bool:
     )
 
 
-def _tickets(choices: Choices, profile: Profile, state: AbstractState) -> Tickets:
+def _row_tickets(choices: Choices, profile: Profile, state: AbstractState) -> Tickets:
     """Families, each as often as its weight, with the rows that the program may use."""
     wraps = any(isinstance(value, AbstractTensor) and value.wrapped for value in state.names.values())
     wraps = wraps or (profile.wrapped > 0 and choices.chance(profile.wrapped / 4))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fuzz.abstract.state import AbstractState, AbstractTensor
 from fuzz.choices import Choices
 from fuzz.generate.profiles import Profile
-from fuzz.ir.nodes import Autocast, Call, Program, Require, Step, Tree, Write, references, split_calls
+from fuzz.ir.nodes import Autocast, Call, Program, Require, Step, Tree, Write, split_calls, tree_references
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import INEXACT
 from oracles.observation.steps import Backward, How
@@ -26,7 +26,7 @@ def draw_marked(choices: Choices, profile: Profile, state: AbstractState, count:
     )
 
 
-def draw_alike(
+def draw_equal_later_calls(
     choices: Choices, profile: Profile, program: Program, state: AbstractState
 ) -> tuple[Call, ...]:
     """Later calls with the same arguments, but for their values, their attributes and the mode around."""
@@ -45,7 +45,7 @@ def draw_alike(
     return tuple(later)
 
 
-def draw_threads(choices: Choices, profile: Profile, program: Program) -> Program:
+def draw_call_in_two_threads(choices: Choices, profile: Profile, program: Program) -> Program:
     """The program, of which one call may be made in two threads at once.
 
     Not where the two would disturb each other in eager: they share the generators, the tensors of a module,
@@ -70,7 +70,7 @@ def draw_threads(choices: Choices, profile: Profile, program: Program) -> Progra
 
 def results_of(state: AbstractState, returns: Tree) -> frozenset[str]:
     """The names of the tensors that a function returns."""
-    return frozenset(n for n in references(returns) if isinstance(state.names.get(n), AbstractTensor))
+    return frozenset(n for n in tree_references(returns) if isinstance(state.names.get(n), AbstractTensor))
 
 
 def is_writable(state: AbstractState, returned: frozenset[str], name: str) -> bool:

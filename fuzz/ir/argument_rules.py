@@ -55,7 +55,7 @@ def view_error(view: View, storage: Storage) -> FieldError | None:
         field = "leaf" if view.leaf else "wrapped"
         return FieldError(field, "a tensor made in inference mode cannot be that", "use a plain view")
     if view.base == "wrapper":
-        return _unfit_part(view, storage)
+        return _subclass_view_error(view, storage)
     if view.wrapped is not None and view.via not in subclass.VIAS:
         hint = f"use {', '.join(subclass.VIAS)}"
         return FieldError("wrapped", f"a view via {view.via!r} cannot be wrapped", hint)
@@ -69,7 +69,7 @@ def view_error(view: View, storage: Storage) -> FieldError | None:
     return None
 
 
-def _unfit_part(view: View, storage: Storage) -> FieldError | None:
+def _subclass_view_error(view: View, storage: Storage) -> FieldError | None:
     """Why there is no such view of a wrapper subclass, or None."""
     if view.wrapped is None:
         return FieldError("base", "of a wrapper there are wrapped views", "write root")

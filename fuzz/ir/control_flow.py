@@ -54,7 +54,7 @@ def modes_inside(modes: Modes, block: Block) -> Modes:
 def enclosing_blocks(blocks: Sequence[Block], number: int) -> list[int]:
     """The numbers of a block and of those around it, the outermost first.
 
-    >>> around((Loop(2), Region("no_grad", within=0)), 1)
+    >>> enclosing_blocks((Loop(2), Region("no_grad", within=0)), 1)
     [0, 1]
     """
     found: list[int] = []
@@ -103,17 +103,17 @@ def executed_statements(program: Program) -> Iterator[tuple[int, Statement]]:
     """The statements that a program's (first) call runs, in that order, each with its number.
 
     >>> twice = Statement("mul_number_", ("a0",), (("value", 2.0),), (), block=0)
-    >>> program = Program((), (), (), (twice,), Lit(None), blocks=(Loop(2),))
-    >>> [number for number, _ in executed(program)]
+    >>> program = Program((), (), (), (twice,), Literal(None), blocks=(Loop(2),))
+    >>> [number for number, _ in executed_statements(program)]
     [0, 0]
     """
     statements, blocks = program.statements, program.blocks
     if not any(isinstance(block, (Branch, Loop)) for block in blocks):
         return iter(enumerate(statements))
-    return _followed(program, block_tree(statements, blocks))
+    return _follow_arms(program, block_tree(statements, blocks))
 
 
-def _followed(program: Program, tree: Outline) -> Iterator[tuple[int, Statement]]:
+def _follow_arms(program: Program, tree: Outline) -> Iterator[tuple[int, Statement]]:
     for item in tree:
         if isinstance(item, int):
             yield item, program.statements[item]
@@ -122,12 +122,12 @@ def _followed(program: Program, tree: Outline) -> Iterator[tuple[int, Statement]
         match program.blocks[number]:
             case Branch() as branch:
                 if is_arm_taken(program, branch):
-                    yield from _followed(program, content)
+                    yield from _follow_arms(program, content)
             case Loop(count):
                 for _ in range(count):
-                    yield from _followed(program, content)
+                    yield from _follow_arms(program, content)
             case _:
-                yield from _followed(program, content)
+                yield from _follow_arms(program, content)
 
 
 def branches(blocks: Sequence[Block], number: int) -> list[Branch]:

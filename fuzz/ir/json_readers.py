@@ -42,7 +42,7 @@ def shorten(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def fields(data: object, place: str, names: Iterable[str]) -> dict[str, Any]:
+def read_fields(data: object, place: str, names: Iterable[str]) -> dict[str, Any]:
     """An object with exactly these fields."""
     if not isinstance(data, dict):
         raise ProgramError(place, f"expected an object, found {shorten(data)}", "write an object here")
@@ -96,7 +96,7 @@ def dtype(data: object, place: str) -> str:
     return choice(data, place, sorted(DTYPES))
 
 
-def size(data: object, place: str) -> Size:
+def read_size(data: object, place: str) -> Size:
     """A tensor's size: its rank and its number of elements are bounded."""
     numbers = tuple(
         integer(item, f"{place}[{i}]", 0, MAX_INTEGER) for i, item in enumerate(items(data, place, MAX_RANK))
@@ -110,7 +110,7 @@ def size(data: object, place: str) -> Size:
     return numbers
 
 
-def names(data: object, place: str) -> tuple[str, ...]:
+def read_names(data: object, place: str) -> tuple[str, ...]:
     """Names of values: "a0", "v12"."""
     found = items(data, place)
     for i, name in enumerate(found):
@@ -121,7 +121,7 @@ def names(data: object, place: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def constant(data: object, place: str, depth: int = 0) -> Constant:
+def read_constant(data: object, place: str, depth: int = 0) -> Constant:
     """A number, a string, null, or a list of such (which becomes a tuple).
 
     What JSON has no word for is an object: `{"float": "nan"}`, `{"complex": [1.5, -2.0]}`.
@@ -129,11 +129,13 @@ def constant(data: object, place: str, depth: int = 0) -> Constant:
     if isinstance(data, list):
         if depth >= MAX_DEPTH:
             raise ProgramError(place, "nested too deeply", f"stay within {MAX_DEPTH} levels")
-        return tuple(constant(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(items(data, place)))
+        return tuple(
+            read_constant(item, f"{place}[{i}]", depth + 1) for i, item in enumerate(items(data, place))
+        )
     if isinstance(data, dict):
         if "complex" in data:
-            return _complex(fields(data, place, ("complex",))["complex"], f"{place}.complex")
-        word = fields(data, place, ("float",))["float"]
+            return _complex(read_fields(data, place, ("complex",))["complex"], f"{place}.complex")
+        word = read_fields(data, place, ("float",))["float"]
         return _NON_FINITE[choice(word, f"{place}.float", _NON_FINITE)]
     if isinstance(data, str) and len(data) > MAX_TEXT:
         raise ProgramError(place, f"a text of {len(data)} characters", f"stay within {MAX_TEXT}")
@@ -153,7 +155,7 @@ def _complex(data: object, place: str) -> complex:
 
 
 def constant_to_json(value: Constant) -> Any:
-    """The JSON form of a constant, which `constant` reads back."""
+    """The JSON form of a constant, which `read_constant` reads back."""
     if isinstance(value, tuple):
         return [constant_to_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

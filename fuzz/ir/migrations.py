@@ -23,27 +23,29 @@ def migrate(data: dict[str, Any], version: int) -> dict[str, Any]:
         data = {**data, "module": {"attributes": [], **module}}
     added: dict[str, Any] = {"swapped": False, "marked": []}
     if version >= 10:
-        return _in_each_scenario(data, added)
+        return _migrate_each_scenario(data, added)
     added |= {"autocast": None}
     added |= {"threads": False} if version < 9 else {}
     if version <= 3:
         data = {"later": [], **data}
         added |= {"steps": []} if version == 3 else {"inference": False, "steps": []}
-    data = _in_each_scenario(data, added)
+    data = _migrate_each_scenario(data, added)
     kind: dict[str, Any] = {"lazy": None, "base": "root"}
     kind |= {"wrapped": None} if version < 8 else {}
     kind |= {"dtype": None, "leaf": False} if version == 1 else {}
     data = {"module": None, **data} if version < 7 else data
-    data = _in_each_call(data, "arguments", lambda item: _with_fields(item, kind))
-    data = _in_each_call(data, "storages", lambda item: {"detached": False, "inference": False, **item})
+    data = _migrate_each_call(data, "arguments", lambda item: _with_fields(item, kind))
+    data = _migrate_each_call(data, "storages", lambda item: {"detached": False, "inference": False, **item})
     if version >= 6:
         return data
     if version == 5:
-        return _with_regions(data)
-    return _with_regions(_in_each_call(data, "storages", lambda item: {"special": False, **item}))
+        return _migrate_modes_to_regions(data)
+    return _migrate_modes_to_regions(
+        _migrate_each_call(data, "storages", lambda item: {"special": False, **item})
+    )
 
 
-def _in_each_scenario(data: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+def _migrate_each_scenario(data: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
     """The document with these fields in the scenario of each call where they are not yet."""
 
     def changed(call: object) -> object:
@@ -54,7 +56,7 @@ def _in_each_scenario(data: dict[str, Any], fields: dict[str, Any]) -> dict[str,
     return _of_each_call(data, changed)
 
 
-def _in_each_call(
+def _migrate_each_call(
     data: dict[str, Any], part: str, change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
     """The document with each item changed that `part` lists, of the first call and of later ones."""
@@ -79,7 +81,7 @@ def _with_fields(argument: dict[str, Any], fields: dict[str, Any]) -> dict[str, 
     return {**fields, **argument} if argument.get("kind") == "view" else argument
 
 
-def _with_regions(data: dict[str, Any]) -> dict[str, Any]:
+def _migrate_modes_to_regions(data: dict[str, Any]) -> dict[str, Any]:
     """Statements one after the other that have the same mode are a block of it."""
     data = {"blocks": [], **data}
     if not isinstance(statements := data.get("statements"), list):

@@ -287,7 +287,7 @@ def split_calls(program: Program) -> tuple[Program, ...]:
     >>> storage, other = Storage("float32", (3,), seed=1), Storage("float64", (4,), seed=1)
     >>> program = Program((storage,), (Root(0),), (Ref("a0"),), (double,), Ref("a0"))
     >>> program = replace(program, later=(Call((other,), (Root(0),)),))
-    >>> [call.storages[0].dtype for call in calls(program)]
+    >>> [call.storages[0].dtype for call in split_calls(program)]
     ['float32', 'float64']
     """
     if not program.later:
@@ -324,10 +324,10 @@ def on_device(program: Program, device: str) -> Program:
     return replace(program, scenario=scenario, later=later)
 
 
-def paths(tree: Tree, path: str, quote: Callable[[str], str] = repr) -> Iterator[tuple[str, str]]:
+def tree_paths(tree: Tree, path: str, quote: Callable[[str], str] = repr) -> Iterator[tuple[str, str]]:
     """The names in a tree, each with the expression that leads to it, where `path` is the tree's own.
 
-    >>> list(paths(Dict((("k", Seq("tuple", (Ref("v0"),))),)), "out"))
+    >>> list(tree_paths(Dict((("k", Seq("tuple", (Ref("v0"),))),)), "out"))
     [('v0', "out['k'][0]")]
     """
     match tree:
@@ -335,10 +335,10 @@ def paths(tree: Tree, path: str, quote: Callable[[str], str] = repr) -> Iterator
             yield name, path
         case Seq(_, items):
             for i, item in enumerate(items):
-                yield from paths(item, f"{path}[{i}]", quote)
+                yield from tree_paths(item, f"{path}[{i}]", quote)
         case Dict(entries):
             for key, item in entries:
-                yield from paths(item, f"{path}[{quote(key)}]", quote)
+                yield from tree_paths(item, f"{path}[{quote(key)}]", quote)
         case Literal():
             pass
 
@@ -349,13 +349,17 @@ def where_names_are(program: Program) -> dict[str, str]:
     A result that is an argument has its path as an argument; the last is one that a module holds.
     """
     held = {name: f"tensor[{name!r}]" for name in program.module.held} if program.module else {}
-    return held | dict(paths(program.returns, "out")) | dict(paths(Seq("tuple", program.parameters), "arg"))
+    return (
+        held
+        | dict(tree_paths(program.returns, "out"))
+        | dict(tree_paths(Seq("tuple", program.parameters), "arg"))
+    )
 
 
-def references(tree: Tree) -> Iterator[str]:
+def tree_references(tree: Tree) -> Iterator[str]:
     """The names in a tree, from left to right.
 
-    >>> list(references(Seq("tuple", (Ref("a0"), Lit(None), Ref("v0")))))
+    >>> list(tree_references(Seq("tuple", (Ref("a0"), Literal(None), Ref("v0")))))
     ['a0', 'v0']
     """
     match tree:
@@ -363,9 +367,9 @@ def references(tree: Tree) -> Iterator[str]:
             yield name
         case Seq(_, items):
             for item in items:
-                yield from references(item)
+                yield from tree_references(item)
         case Dict(entries):
             for _, item in entries:
-                yield from references(item)
+                yield from tree_references(item)
         case Literal():
             pass

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fuzz.ir.nodes import Argument, Storage, View
 from fuzz.operators import OPERATORS, Kind
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.subclasses import SUBCLASS_SOURCE, WRAP_SOURCE
 
 VIAS = ("view", "detach", "parameter")
@@ -18,7 +18,7 @@ PARTS = ("view", "no_grad", "multi")
 
 def is_whole(view: View, root: Storage) -> bool:
     """Whether an argument is the wrapper of a root itself, and not a view of that."""
-    lies = view.size == root.size and view.stride == contiguous(root.size) and view.offset == 0
+    lies = view.size == root.size and view.stride == contiguous_strides(root.size) and view.offset == 0
     return view.base == "wrapper" and view.via == "view" and lies
 
 

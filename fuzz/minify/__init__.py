@@ -26,17 +26,17 @@ from fuzz.execute.call import CallSpec, Result, Twin
 from fuzz.execute.case import execute_trials
 from fuzz.ir.nodes import Scenario
 from fuzz.minify.compiler_source import compiler_source
-from fuzz.minify.eager_types import survey
+from fuzz.minify.eager_types import survey_eager_types
 from fuzz.minify.passes import reduction_problem
 from fuzz.minify.passes.call_deletion import GLOBALS
-from fuzz.minify.record import Recorded, as_plain_containers, record, with_opaque
+from fuzz.minify.record import Recorded, as_plain_containers, fill_opaque_arguments, record
 from fuzz.minify.recording import Recording, globals_of
 from fuzz.minify.script_text import load, render, upcast
 from fuzz.program.printer import Make
 from fuzz.reduce.search import reduce_subject
 from fuzz.repro import script
 from fuzz.targets.builtin_targets import SHIPPED
-from fuzz.targets.catalog import find, usable
+from fuzz.targets.catalog import find_target, usable_targets
 from fuzz.targets.plugins import reset_if_loaded
 from fuzz.targets.target import Function, Target
 from oracles import Arguments, Finding, Observation, compare, observe
@@ -98,10 +98,10 @@ def minify(
 
         print(minify(f, (x, y), lambda f: torch.compile(f, backend="aot_eager")))
     """
-    compiler = _target(target)
+    compiler = _target_of_compiler(target)
     recorded = record(fn, tuple(args))
     with _older_heap_frozen(), torch.inference_mode(False), torch.enable_grad():
-        return _minified(fn, recorded, target, compiler, evaluations)
+        return _minified_recording(fn, recorded, target, compiler, evaluations)
 
 
 @contextlib.contextmanager
@@ -121,22 +121,22 @@ def _older_heap_frozen() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _minified(
+def _minified_recording(
     fn: Function, recorded: Recorded, target: str | Function | Target, compiler: Target, evaluations: int
 ) -> Minified:
-    start, result = _checked(fn, recorded, compiler)
-    signature = _signature(result.findings)
+    start, result = _checked_recording(fn, recorded, compiler)
+    signature = _signature_of_recording(result.findings)
     found: dict[Recording, Result] = {start: result}
 
     def interesting(recording: Recording) -> bool:
         if recording not in found:
             found[recording] = _tried(recording, compiler)
         seen = found[recording]
-        return seen.outcome == "finding" and _signature(seen.findings) == signature
+        return seen.outcome == "finding" and _signature_of_recording(seen.findings) == signature
 
     best, count = reduce_subject(start, reduction_problem(start), interesting, budget=evaluations)
     findings = found[best].findings
-    text, shown = _script(best, _printed(target, compiler), findings, compiler)
+    text, shown = _minified_script(best, _printed(target, compiler), findings, compiler)
     bucket = f"{signature}/{_ingredients(best)}"
     before = len(recorded.recording.calls)
     return Minified(text, shown, len(best.calls), before, findings, bucket, count)
@@ -148,7 +148,7 @@ def _printed(target: str | Function | Target, found: Target) -> script.Compiler:
     return script.compiler_named(found.name) if has_name else compiler_source(found.name, found.compile)
 
 
-def _script(
+def _minified_script(
     recording: Recording, compiler: script.Compiler, findings: tuple[Finding, ...], target: Target
 ) -> tuple[str, bool]:
     """The script, and whether it shows the difference: with a tolerance if that suffices, else bit for
@@ -160,11 +160,11 @@ def _script(
         )
         for one in tries
     ]
-    shown = next((text for text in texts if _shows(text, target)), None)
+    shown = next((text for text in texts if _is_shown_by_script(text, target)), None)
     return shown or texts[0], shown is not None
 
 
-def _shows(text: str, target: Target) -> bool:
+def _is_shown_by_script(text: str, target: Target) -> bool:
     """Whether a script ends with 1. It is run in this process, which knows all that the target needs."""
     path = list(sys.path)
     try:
@@ -181,7 +181,7 @@ def _shows(text: str, target: Target) -> bool:
     return False
 
 
-def _signature(findings: tuple[Finding, ...]) -> str:
+def _signature_of_recording(findings: tuple[Finding, ...]) -> str:
     """The coarse key of what differs, in which a tensor that is read from outside counts as an argument."""
     return buckets.signature(
         [
@@ -200,16 +200,16 @@ def _ingredients(recording: Recording) -> str:
     return " + ".join(name if n == 1 else f"{n} {name}" for name, n in sorted(counts.items())) or "nothing"
 
 
-def _target(target: str | Function | Target) -> Target:
+def _target_of_compiler(target: str | Function | Target) -> Target:
     if isinstance(target, str):
-        usable([target])
-        found = find(target)
+        usable_targets([target])
+        found = find_target(target)
     elif isinstance(target, Target):
         found = target
     else:
         name = getattr(target, "__qualname__", type(target).__qualname__)
         found = Target(name, "a compiler that was passed", target, reset=reset_if_loaded)
-    for one in (found, *map(find, found.controls)):
+    for one in (found, *map(find_target, found.controls)):
         one.prepare()
     return found
 
@@ -220,10 +220,10 @@ def _scenario(recording: Recording) -> Scenario:
 
 def _tried(recording: Recording, target: Target) -> Result:
     loaded = load(recording)
-    return execute_trials(loaded.f, [_trial(recording, loaded.make)], target)
+    return execute_trials(loaded.f, [_trial_of_recording(recording, loaded.make)], target)
 
 
-def _trial(recording: Recording, make: Make) -> CallSpec:
+def _trial_of_recording(recording: Recording, make: Make) -> CallSpec:
     def exact() -> Twin:
         assert twin is not None
         loaded = load(twin)
@@ -233,12 +233,12 @@ def _trial(recording: Recording, make: Make) -> CallSpec:
     return CallSpec(make, _scenario(recording), exact=exact if twin else None)
 
 
-def _checked(fn: Function, recorded: Recorded, target: Target) -> tuple[Recording, Result]:
+def _checked_recording(fn: Function, recorded: Recorded, target: Target) -> tuple[Recording, Result]:
     """The recording, and what the target makes of it, once it is sure that this is the function's, and
     differs likewise."""
     recording = recorded.recording
     loaded = load(recording)
-    original, make = _original(fn, recorded, loaded.make)
+    original, make = _original_function(fn, recorded, loaded.make)
 
     def make_alike() -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
         args, leaves, tensors = loaded.make()
@@ -256,19 +256,19 @@ def _checked(fn: Function, recorded: Recorded, target: Target) -> tuple[Recordin
                 "the calls of torch's functions that were seen do not do what the function does: "
                 f"{message.replace('in the target', 'in what was recorded')}"
             )
-        before = _on_target(fn, original, make, recorded, target)
+        before = _original_on_target(fn, original, make, recorded, target)
     finally:
         recorded.untouched.restore()
     if before.outcome != "finding":
         raise NoDifference(f"{target.name} does not differ from eager ({before.outcome}: {before.reason})")
-    wanted = _signature(before.findings)
+    wanted = _signature_of_recording(before.findings)
     # (A compiler that takes the parameters of modules may take nothing else that is read from outside.)
     passed = GLOBALS.apply(recording, frozenset(globals_of(recording)))
     instead: list[str] = []
     for one in dict.fromkeys((recording, passed)):
-        if one is not None and (one is recording or survey(one) is not None):
+        if one is not None and (one is recording or survey_eager_types(one) is not None):
             result = _tried(one, target)
-            if result.outcome == "finding" and _signature(result.findings) == wanted:
+            if result.outcome == "finding" and _signature_of_recording(result.findings) == wanted:
                 return one, result
             instead.append(result.reason or result.outcome)
     raise DifferenceLost(
@@ -277,13 +277,13 @@ def _checked(fn: Function, recorded: Recorded, target: Target) -> tuple[Recordin
     )
 
 
-def _original(fn: Function, recorded: Recorded, make: Make) -> tuple[Function, Make]:
+def _original_function(fn: Function, recorded: Recorded, make: Make) -> tuple[Function, Make]:
     """The function with plain containers in its result, and what makes its arguments and gives back its
     tensors."""
     outside, opaque = recorded.outside, recorded.opaque
 
     def original(*args: Any) -> Any:
-        return as_plain_containers(fn(*with_opaque(args, opaque)))
+        return as_plain_containers(fn(*fill_opaque_arguments(args, opaque)))
 
     def make_original() -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
         recorded.untouched.clear_gradients()
@@ -309,12 +309,14 @@ def _seen(function: Function, make: Make, recording: Recording) -> Observation:
     return observe(function, lambda: Arguments(*make()), grad=scenario.grad, inference=scenario.inference)
 
 
-def _on_target(fn: Function, original: Function, make: Make, recorded: Recorded, target: Target) -> Result:
+def _original_on_target(
+    fn: Function, original: Function, make: Make, recorded: Recorded, target: Target
+) -> Result:
     """What the target makes of the function itself."""
 
     def compile_function(_: Function) -> Function:
         compiled = target.compile(fn)
-        return lambda *args: as_plain_containers(compiled(*with_opaque(args, recorded.opaque)))
+        return lambda *args: as_plain_containers(compiled(*fill_opaque_arguments(args, recorded.opaque)))
 
-    trial = _trial(recorded.recording, make)
+    trial = _trial_of_recording(recorded.recording, make)
     return execute_trials(original, [trial], replace(target, compile=compile_function))

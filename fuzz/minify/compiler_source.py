@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from fuzz.minify.script_text import constant
+from fuzz.minify.script_text import constant_text
 from fuzz.repro.script import Compiler
 
 _PLACE = """
@@ -29,23 +29,23 @@ def compiler_source(name: str, compiler: Any) -> Compiler:
     that leads to it, and otherwise a place for whoever runs the script to put it.
 
     >>> import torch
-    >>> printed("mine", functools.partial(torch.compile, backend="aot_eager")).compiled
+    >>> compiler_source("mine", functools.partial(torch.compile, backend="aot_eager")).compiled
     "torch.compile(f, backend='aot_eager')"
     """
-    call = _torch_call(compiler)
+    call = _torch_compiler_source(compiler)
     if call is not None:
         return Compiler(name, "", call)
-    source = _source(compiler)
+    source = _compiler_definition(compiler)
     if source is not None:
         return Compiler(name, source, "compiler(f)")
     module, function = getattr(compiler, "__module__", None), getattr(compiler, "__qualname__", "")
-    if module and module != "__main__" and _imported(module, function) is compiler:
+    if module and module != "__main__" and _imported_compiler_source(module, function) is compiler:
         setup = f'sys.path.insert(0, "")  # the current folder, too\nimport {module}'
         return Compiler(name, setup, f"{module}.{function}(f)")
     return Compiler(name, _PLACE.format(said=json.dumps(f"put your compiler here: {name}")), "compiler(f)")
 
 
-def _imported(module: str, name: str) -> Any:
+def _imported_compiler_source(module: str, name: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -55,24 +55,28 @@ def _imported(module: str, name: str) -> Any:
     return found
 
 
-def _torch_call(compiler: Any) -> str | None:
+def _torch_compiler_source(compiler: Any) -> str | None:
     """A function of torch's, perhaps with some constants, as a call."""
     given: list[str | None] = []
     if isinstance(compiler, functools.partial):
         if compiler.args:
             return None
         given = [
-            None if (text := constant(value)) is None else f"{key}={text}"
+            None if (text := constant_text(value)) is None else f"{key}={text}"
             for key, value in compiler.keywords.items()
         ]
         compiler = compiler.func
     module, name = getattr(compiler, "__module__", None) or "", getattr(compiler, "__qualname__", "")
-    if module.split(".")[0] != "torch" or _imported(module, name) is not compiler or None in given:
+    if (
+        module.split(".")[0] != "torch"
+        or _imported_compiler_source(module, name) is not compiler
+        or None in given
+    ):
         return None
     return f"{module}.{name}({', '.join(['f', *map(str, given)])})"
 
 
-def _source(compiler: Any) -> str | None:
+def _compiler_definition(compiler: Any) -> str | None:
     """The definition of `compiler`, if it uses nothing but torch and what Python has."""
     if not isinstance(compiler, FunctionType) or compiler.__code__.co_freevars or compiler.__defaults__:
         return None
@@ -81,7 +85,7 @@ def _source(compiler: Any) -> str | None:
         return None
     try:
         if compiler.__name__ == "<lambda>":
-            return _lambda(compiler)
+            return _lambda_compiler_source(compiler)
         text = textwrap.dedent(inspect.getsource(compiler))
     except (OSError, TypeError):
         return None
@@ -90,7 +94,7 @@ def _source(compiler: Any) -> str | None:
     return f"{text.rstrip()}\n\n\ncompiler = {compiler.__name__}"
 
 
-def _lambda(compiler: FunctionType) -> str | None:
+def _lambda_compiler_source(compiler: FunctionType) -> str | None:
     """A lambda's own text, found by the place of its code in its file."""
     lines, _ = inspect.findsource(compiler)
     places = {(line, column) for line, _, column, _ in compiler.__code__.co_positions() if line and column}

@@ -14,13 +14,14 @@ from oracles.observation.ambient import record_ambient, restore_ambient, restori
 
 
 @lru_cache(maxsize=8)
-def survey(recording: Recording) -> Mapping[str, torch.Tensor] | None:
+def survey_eager_types(recording: Recording) -> Mapping[str, torch.Tensor] | None:
     """The tensors that a recorded function knows by name, as one eager call has left them.
 
     None if that raises, or if it cannot even be called.
 
     >>> from fuzz.minify.record import record
-    >>> {name: tuple(t.shape) for name, t in survey(record(torch.sum, (torch.ones(3),)).recording).items()}
+    >>> recording = record(torch.sum, (torch.ones(3),)).recording
+    >>> {name: tuple(t.shape) for name, t in survey_eager_types(recording).items()}
     {'x0': (3,), 'v0': ()}
     """
     known = [f"x{i}" for i in range(len(recording.inputs))]

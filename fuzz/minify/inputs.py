@@ -39,7 +39,7 @@ class Inputs:
         """Whether a tensor that has been met lies there."""
         return address in self._lying
 
-    def number(self, tensor: torch.Tensor) -> int:
+    def input_number(self, tensor: torch.Tensor) -> int:
         """The number of a tensor; it is described if it is met for the first time, and what it is a view of
         too.
 
@@ -47,17 +47,17 @@ class Inputs:
             CannotRecord: it is no plain strided tensor.
         """
         if id(tensor) not in self._numbers:
-            described = self._describe(tensor)
+            described = self._describe_input(tensor)
             self._numbers[id(tensor)] = len(self.tensors)
             self.tensors.append(tensor)
             self.inputs.append(described)
         return self._numbers[id(tensor)]
 
-    def _describe(self, tensor: torch.Tensor) -> Input:
-        _check(tensor)
+    def _describe_input(self, tensor: torch.Tensor) -> Input:
+        _check_input(tensor)
         base, via = None, "own"
         if tensor._is_view() and tensor._base is not None:
-            base = self.number(tensor._base)
+            base = self.input_number(tensor._base)
             followed = tensor.requires_grad and not tensor.is_leaf
             if followed and not tensor._base.requires_grad:
                 raise CannotRecord(
@@ -71,7 +71,7 @@ class Inputs:
             # One that was detached counts its writes with what it was taken from.
             via = "detach" if tensor._version == self.tensors[base]._version else "data"
         return Input(
-            self._storage(tensor),
+            self._describe_input_storage(tensor),
             _name(tensor.dtype),
             tuple(tensor.shape),
             tuple(tensor.stride()),
@@ -83,7 +83,7 @@ class Inputs:
             isinstance(tensor, torch.nn.Parameter),
         )
 
-    def _storage(self, tensor: torch.Tensor) -> int:
+    def _describe_input_storage(self, tensor: torch.Tensor) -> int:
         found = self._lying.get(address(tensor))
         if found is not None:
             return found
@@ -111,7 +111,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _check(tensor: torch.Tensor) -> None:
+def _check_input(tensor: torch.Tensor) -> None:
     what = ""
     if type(tensor) not in _PLAIN:
         what = f"of type {type(tensor).__qualname__}, a tensor subclass"
@@ -168,18 +168,18 @@ class Untouched:
     def clear_gradients(self) -> None:
         """Elements and metadata as they were, and no gradients: what every run begins with."""
         for before in reversed(self._before):  # the first on a storage knows its elements best
-            self._put_back(before)
+            self._put_back_inputs(before)
             if before.tensor.is_leaf:
                 before.tensor.grad = None
 
     def restore(self) -> None:
         """As it was, gradients included."""
         for before in reversed(self._before):  # the first on a storage knows its elements best
-            self._put_back(before)
+            self._put_back_inputs(before)
             if before.tensor.is_leaf:
                 before.tensor.grad = before.grad
 
-    def _put_back(self, before: _Before) -> None:
+    def _put_back_inputs(self, before: _Before) -> None:
         with torch.no_grad():
             if before.alias.untyped_storage().nbytes():
                 flat_storage(before.alias).copy_(before.elements)

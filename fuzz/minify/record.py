@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 from fuzz.errors import CannotRecord, FunctionRaises
 from fuzz.minify.inputs import Inputs, Untouched, address
 from fuzz.minify.recording import IGNORED, NONE, Call, Dict, Lit, Mode, Recording, Ref, Seq, Tree, names
-from fuzz.minify.script_text import constant, load
+from fuzz.minify.script_text import constant_text, load
 from oracles.observation.ambient import record_ambient, restore_ambient, restoring_ambient, seed_generators
 from oracles.observation.records import Ambient
 
@@ -59,8 +59,8 @@ def record(function: Callable[..., Any], args: tuple[Any, ...]) -> Recorded:
     """
     inputs, untouched = Inputs(), Untouched()
     opaque: dict[tuple[Any, ...], Any] = {}
-    parameters = tuple(_argument(arg, (i,), inputs, opaque) for i, arg in enumerate(args))
-    _check_surroundings(record_ambient())
+    parameters = tuple(_recorded_argument(arg, (i,), inputs, opaque) for i, arg in enumerate(args))
+    _check_recordable_surroundings(record_ambient())
     entry = Mode.now()
     given = Recording(tuple(inputs.storages), tuple(inputs.inputs), parameters, (), NONE, entry)
     with torch.inference_mode(False), torch.enable_grad():
@@ -72,9 +72,9 @@ def record(function: Callable[..., Any], args: tuple[Any, ...]) -> Recorded:
         try:
             with torch.inference_mode(ambient.inference_mode):
                 torch.set_grad_enabled(ambient.grad_mode)
-                result = _run(function, with_opaque(copies, opaque), recorder)
+                result = _run_recorded(function, fill_opaque_arguments(copies, opaque), recorder)
                 left = record_ambient()
-            returns = recorder.returned(result)
+            returns = recorder.record_returned(result)
             recorder.find_custom_functions([*recorder.values(), *made.values()])
         finally:
             untouched.restore()
@@ -91,7 +91,7 @@ def record(function: Callable[..., Any], args: tuple[Any, ...]) -> Recorded:
     return Recorded(recording, outside, opaque, untouched)
 
 
-def _check_surroundings(ambient: Ambient) -> None:
+def _check_recordable_surroundings(ambient: Ambient) -> None:
     """Refuse what a script that is run by itself would not have around it."""
     autocast = any(on for _, on, _ in ambient.autocast)
     default = (ambient.default_dtype, ambient.default_device.type) != (torch.float32, "cpu")
@@ -102,9 +102,9 @@ def _check_surroundings(ambient: Ambient) -> None:
         )
 
 
-def _run(function: Callable[..., Any], args: tuple[Any, ...], recorder: _Recorder) -> Any:
+def _run_recorded(function: Callable[..., Any], args: tuple[Any, ...], recorder: _Recorder) -> Any:
     try:
-        with _all_seen(recorder), recorder:
+        with _recording_unseen_calls(recorder), recorder:
             result = function(*args)
     except CannotRecord:
         raise
@@ -117,7 +117,7 @@ def _run(function: Callable[..., Any], args: tuple[Any, ...], recorder: _Recorde
 
 
 @contextmanager
-def _all_seen(recorder: _Recorder) -> Iterator[None]:
+def _recording_unseen_calls(recorder: _Recorder) -> Iterator[None]:
     """A mode does not see `set_`, which is told to it meanwhile, nor what follows here, which is refused."""
     written = torch.Tensor.set_
 
@@ -162,7 +162,7 @@ def as_plain_containers(tree: Any) -> Any:
     return tree
 
 
-def with_opaque(args: tuple[Any, ...], opaque: Mapping[tuple[Any, ...], Any]) -> tuple[Any, ...]:
+def fill_opaque_arguments(args: tuple[Any, ...], opaque: Mapping[tuple[Any, ...], Any]) -> tuple[Any, ...]:
     """Arguments that a recording's text has made, with what it had no words for."""
 
     def put(tree: Any, path: tuple[Any, ...]) -> Any:
@@ -178,16 +178,20 @@ def with_opaque(args: tuple[Any, ...], opaque: Mapping[tuple[Any, ...], Any]) ->
     return filled
 
 
-def _argument(tree: Any, path: tuple[Any, ...], inputs: Inputs, opaque: dict[tuple[Any, ...], Any]) -> Tree:
+def _recorded_argument(
+    tree: Any, path: tuple[Any, ...], inputs: Inputs, opaque: dict[tuple[Any, ...], Any]
+) -> Tree:
     if isinstance(tree, torch.Tensor):
-        return Ref(f"x{inputs.number(tree)}")
+        return Ref(f"x{inputs.input_number(tree)}")
     if type(tree) in (tuple, list):
-        items = tuple(_argument(item, (*path, i), inputs, opaque) for i, item in enumerate(tree))
+        items = tuple(_recorded_argument(item, (*path, i), inputs, opaque) for i, item in enumerate(tree))
         return Seq("list" if type(tree) is list else "tuple", items)
-    if type(tree) is dict and all(constant(key) for key in tree):
-        entries = ((key, _argument(item, (*path, key), inputs, opaque)) for key, item in tree.items())
-        return Dict(tuple((Lit(str(constant(key))), item) for key, item in entries))
-    text = constant(tree)
+    if type(tree) is dict and all(constant_text(key) for key in tree):
+        entries = (
+            (key, _recorded_argument(item, (*path, key), inputs, opaque)) for key, item in tree.items()
+        )
+        return Dict(tuple((Lit(str(constant_text(key))), item) for key, item in entries))
+    text = constant_text(tree)
     if text is None:
         opaque[path] = tree
     return Lit(text) if text else NONE
@@ -226,7 +230,7 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         try:
-            name = callee(func)
+            name = recorded_callee(func)
             if _SKIPPED.fullmatch(name):
                 return func(*args, **kwargs)
             ambient = record_ambient()
@@ -236,13 +240,13 @@ class _Recorder(TorchFunctionMode):
                 raise CannotRecord(
                     "the function changes the default dtype, the default device or determinism"
                 )
-            operands = tuple(self._operand(name, item) for item in args)
-            keywords = tuple((key, self._operand(name, item)) for key, item in kwargs.items())
+            operands = tuple(self._record_operand(name, item) for item in args)
+            keywords = tuple((key, self._record_operand(name, item)) for key, item in kwargs.items())
         except CannotRecord as error:
             self.error = self.error or error  # whatever the function makes of it
             raise
         result = func(*args, **kwargs)
-        pattern = self._named(result, in_place=_IN_PLACE.search(name) is not None)
+        pattern = self._record_result_names(result, in_place=_IN_PLACE.search(name) is not None)
         if pattern is not None or not name.endswith(".__get__"):
             self.calls.append(Call(name, operands, keywords, pattern, Mode.of(ambient)))
         return result
@@ -256,17 +260,21 @@ class _Recorder(TorchFunctionMode):
         """The tensors that calls have returned."""
         return (item for item in self._kept if isinstance(item, torch.Tensor))
 
-    def returned(self, tree: Any) -> Tree:
+    def record_returned(self, tree: Any) -> Tree:
         """What the function returned."""
         tree = as_plain_containers(tree)
         if isinstance(tree, torch.Tensor):
             return Ref(self._name(tree))
         if isinstance(tree, (tuple, list)):
-            items = tuple(self.returned(item) for item in tree)
+            items = tuple(self.record_returned(item) for item in tree)
             return Seq("list" if isinstance(tree, list) else "tuple", items)
-        if isinstance(tree, dict) and all(constant(key) for key in tree):
-            return Dict(tuple((Lit(str(constant(key))), self.returned(item)) for key, item in tree.items()))
-        text = constant(tree)
+        if isinstance(tree, dict) and all(constant_text(key) for key in tree):
+            return Dict(
+                tuple(
+                    (Lit(str(constant_text(key))), self.record_returned(item)) for key, item in tree.items()
+                )
+            )
+        text = constant_text(tree)
         if text is None:
             raise CannotRecord(f"the function returns an object of type {type(tree).__qualname__}")
         return Lit(text)
@@ -286,21 +294,24 @@ class _Recorder(TorchFunctionMode):
                 raise CannotRecord(f"the function calls {name}.apply, a torch.autograd.Function")
             nodes += [following for following, _ in node.next_functions]
 
-    def _operand(self, name: str, value: Any) -> Tree:
+    def _record_operand(self, name: str, value: Any) -> Tree:
         if isinstance(value, torch.Tensor):
             return Ref(self._name(value))
-        text = None if type(value) in (tuple, list) else constant(value)
+        text = None if type(value) in (tuple, list) else constant_text(value)
         if text is not None:
             return Lit(text)
         if isinstance(value, slice):
             parts = (value.start, value.stop, value.step)
-            return Seq("slice", tuple(self._operand(name, part) for part in parts))
+            return Seq("slice", tuple(self._record_operand(name, part) for part in parts))
         if isinstance(value, (tuple, list)):
-            items = tuple(self._operand(name, item) for item in value)
+            items = tuple(self._record_operand(name, item) for item in value)
             return Seq("list" if isinstance(value, list) else "tuple", items)
-        if isinstance(value, dict) and all(constant(key) for key in value):
+        if isinstance(value, dict) and all(constant_text(key) for key in value):
             return Dict(
-                tuple((Lit(str(constant(key))), self._operand(name, item)) for key, item in value.items())
+                tuple(
+                    (Lit(str(constant_text(key))), self._record_operand(name, item))
+                    for key, item in value.items()
+                )
             )
         if id(value) in self._known:
             return Ref(self._known[id(value)])
@@ -310,10 +321,10 @@ class _Recorder(TorchFunctionMode):
     def _name(self, tensor: torch.Tensor) -> str:
         """The name of a tensor; one that is not known is read from outside."""
         if id(tensor) not in self._known:
-            self._outside(tensor)
+            self._record_outside_tensor(tensor)
         return self._known[id(tensor)]
 
-    def _outside(self, tensor: torch.Tensor) -> None:
+    def _record_outside_tensor(self, tensor: torch.Tensor) -> None:
         made = tensor.grad_fn is not None and _age(tensor.grad_fn) >= self._first
         at = _lies_at(tensor)
         if made or (at and at in self._born):
@@ -326,26 +337,27 @@ class _Recorder(TorchFunctionMode):
                 "the function reads a tensor from outside that lies on the memory of one of its arguments"
             )
         first = len(self._inputs.tensors)
-        self._inputs.number(tensor)
+        self._inputs.input_number(tensor)
         for i in range(first, len(self._inputs.tensors)):
             known = self._inputs.tensors[i]
             self._untouched.note(known)
             self._known[id(known)] = f"x{i}"
             self._kept.append(known)
 
-    def _named(self, result: Any, in_place: bool) -> Tree | None:
+    def _record_result_names(self, result: Any, in_place: bool) -> Tree | None:
         """The pattern that names what is new in a result.
 
-        So is an operand that a function returns as it is (`contiguous`, dropout in eval mode): a compiler
-        may make another tensor there. From then on it has that name; but not if it was written to in place.
+        So is an operand that a function returns as it is (`contiguous`, dropout in eval mode): a
+        compiler may make another tensor there. From then on it has that name; but not if it was written to in
+        place.
         """
-        pattern = self._pattern(result, in_place)
+        pattern = self._record_result_pattern(result, in_place)
         return pattern if any(names(pattern)) else None
 
-    def _pattern(self, result: Any, in_place: bool) -> Tree:
+    def _record_result_pattern(self, result: Any, in_place: bool) -> Tree:
         if type(result) in (tuple, list) or isinstance(result, tuple):
-            return Seq("tuple", tuple(self._pattern(item, in_place) for item in result))
-        if (in_place and id(result) in self._known) or constant(result) is not None:
+            return Seq("tuple", tuple(self._record_result_pattern(item, in_place) for item in result))
+        if (in_place and id(result) in self._known) or constant_text(result) is not None:
             return IGNORED
         name = f"v{self._count}"
         self._count += 1
@@ -383,13 +395,13 @@ def _lies_at(tensor: torch.Tensor) -> int:
         return 0
 
 
-def callee(func: Any) -> str:
+def recorded_callee(func: Any) -> str:
     """The public name of a function of torch's that a mode has seen.
 
     Raises:
         CannotRecord: it has none.
 
-    >>> callee(torch.Tensor.mul_)
+    >>> recorded_callee(torch.Tensor.mul_)
     'torch.Tensor.mul_'
     """
     own = getattr(func, "__name__", "")

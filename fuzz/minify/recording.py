@@ -55,8 +55,8 @@ IGNORED = Ref("_")  # in a pattern: what a call returned there has a name alread
 class Storage:
     """One allocation of `length` elements of a dtype, on a device.
 
-    `values` are "ones", "zeros", "ramp" (the formula of generated programs, `fuzz.program.printer.values`) or
-    the bytes of the elements themselves."""
+    `values` are "ones", "zeros", "ramp" (the formula of generated programs,
+    `fuzz.program.printer.root_values_text`) or the bytes of the elements themselves."""
 
     dtype: str
     length: int
@@ -143,17 +143,17 @@ def dtype_of(name: str) -> torch.dtype:
     return found
 
 
-def leaves(tree: Tree | None) -> Iterator[Ref | Lit]:
+def recording_leaves(tree: Tree | None) -> Iterator[Ref | Lit]:
     """The leaves of a tree, from left to right."""
     match tree:
         case Ref() | Lit():
             yield tree
         case Seq(_, items):
             for item in items:
-                yield from leaves(item)
+                yield from recording_leaves(item)
         case Dict(entries):
             for _, item in entries:
-                yield from leaves(item)
+                yield from recording_leaves(item)
 
 
 def names(*trees: Tree | None) -> Iterator[str]:
@@ -162,7 +162,12 @@ def names(*trees: Tree | None) -> Iterator[str]:
     >>> list(names(Seq("tuple", (Ref("x0"), Lit("2"))), Ref("v1")))
     ['x0', 'v1']
     """
-    return (leaf.name for tree in trees for leaf in leaves(tree) if isinstance(leaf, Ref) and leaf != IGNORED)
+    return (
+        leaf.name
+        for tree in trees
+        for leaf in recording_leaves(tree)
+        if isinstance(leaf, Ref) and leaf != IGNORED
+    )
 
 
 def operands(call: Call) -> Iterator[Tree]:
@@ -172,13 +177,13 @@ def operands(call: Call) -> Iterator[Tree]:
         yield tree
 
 
-def map_leaves(tree: Tree, change: Callable[[Ref | Lit], Tree]) -> Tree:
+def map_recording_leaves(tree: Tree, change: Callable[[Ref | Lit], Tree]) -> Tree:
     """The tree with other leaves."""
     match tree:
         case Seq(kind, items):
-            return Seq(kind, tuple(map_leaves(item, change) for item in items))
+            return Seq(kind, tuple(map_recording_leaves(item, change) for item in items))
         case Dict(entries):
-            return Dict(tuple((key, map_leaves(item, change)) for key, item in entries))
+            return Dict(tuple((key, map_recording_leaves(item, change)) for key, item in entries))
         case _:
             return change(tree)
 
@@ -187,8 +192,8 @@ def with_operands(call: Call, change: Callable[[Ref | Lit], Tree]) -> Call:
     """The call with other leaves in what it is given."""
     return replace(
         call,
-        operands=tuple(map_leaves(tree, change) for tree in call.operands),
-        keywords=tuple((name, map_leaves(tree, change)) for name, tree in call.keywords),
+        operands=tuple(map_recording_leaves(tree, change) for tree in call.operands),
+        keywords=tuple((name, map_recording_leaves(tree, change)) for name, tree in call.keywords),
     )
 
 
@@ -209,7 +214,7 @@ def globals_of(recording: Recording) -> list[str]:
     return [name for i in range(len(recording.inputs)) if (name := f"x{i}") in known]
 
 
-def tidy(recording: Recording) -> Recording:
+def tidy_recording(recording: Recording) -> Recording:
     """The recording without inputs and storages that nothing needs, and with names and numbers that have no
     gaps."""
     needed = used_names(recording) | set(names(*recording.parameters))
@@ -218,7 +223,7 @@ def tidy(recording: Recording) -> Recording:
         while (base := recording.inputs[i].base) is not None and base not in kept:
             kept.add(base)
             i = base
-    order = _bases_first(recording.inputs, sorted(kept))
+    order = _inputs_with_bases_first(recording.inputs, sorted(kept))
     inputs = {old: new for new, old in enumerate(order)}
     lying = list(dict.fromkeys(recording.inputs[i].storage for i in order))
     renamed = {f"x{old}": f"x{new}" for old, new in inputs.items()}
@@ -238,19 +243,19 @@ def tidy(recording: Recording) -> Recording:
             )
             for one in (recording.inputs[i] for i in order)
         ),
-        parameters=tuple(map_leaves(tree, rename) for tree in recording.parameters),
+        parameters=tuple(map_recording_leaves(tree, rename) for tree in recording.parameters),
         calls=tuple(
             replace(
                 with_operands(call, rename),
-                results=None if call.results is None else map_leaves(call.results, rename),
+                results=None if call.results is None else map_recording_leaves(call.results, rename),
             )
             for call in recording.calls
         ),
-        returns=map_leaves(recording.returns, rename),
+        returns=map_recording_leaves(recording.returns, rename),
     )
 
 
-def _bases_first(inputs: Sequence[Input], kept: Sequence[int]) -> list[int]:
+def _inputs_with_bases_first(inputs: Sequence[Input], kept: Sequence[int]) -> list[int]:
     """The inputs in an order in which they can be made."""
     order: list[int] = []
     for i in kept:

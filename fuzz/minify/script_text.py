@@ -31,14 +31,14 @@ from fuzz.minify.recording import (
     arguments,
     dtype_of,
     globals_of,
-    leaves,
     names,
     operands,
+    recording_leaves,
     with_operands,
 )
 from fuzz.operators.dtypes import COMPLEX, FLOATS, REAL_OF
-from fuzz.operators.layout import contiguous
-from fuzz.program.printer import Loaded, definitions, values
+from fuzz.operators.layout import contiguous_strides
+from fuzz.program.printer import Loaded, definitions, root_values_text
 from fuzz.program.statements import describe
 
 SHORT = 32
@@ -55,12 +55,12 @@ def load(recording: Recording) -> Loaded:
 def render(recording: Recording) -> str:
     """The function's text: a complete Python module."""
     lines = ["import torch", "", "", "def make():"]
-    made = list(_make(recording))
+    made = list(_make_function_text(recording))
     if any("base64." in line for line in made):
         lines.insert(0, "import base64")
     lines += (f"    {line}" for line in made)
     lines += ["", "", f"def f({', '.join(_parameters(recording))}):"]
-    lines += (f"    {line}" for line in _body(recording))
+    lines += (f"    {line}" for line in _body_text(recording))
     return "\n".join(lines) + "\n"
 
 
@@ -68,7 +68,7 @@ def render(recording: Recording) -> str:
 # make
 
 
-def _make(recording: Recording) -> Iterator[str]:
+def _make_function_text(recording: Recording) -> Iterator[str]:
     outside = globals_of(recording)
     if outside:
         yield f"global {', '.join(outside)}"
@@ -79,7 +79,7 @@ def _make(recording: Recording) -> Iterator[str]:
         name, root = f"x{i}", one.via == "own" and one.requires_grad and not one.leaf
         if root:
             name = f"leaf{i}"
-        lines = list(_root(name, one, storage) if one.base is None else _view(name, one, recording))
+        lines = list(_root_text(name, one, storage) if one.base is None else _view_text(name, one, recording))
         needs = root or (one.requires_grad and one.leaf)
         *before, last = lines
         yield from before
@@ -109,7 +109,7 @@ def is_plain(one: Input, storage: Storage) -> bool:
     """Whether an input is all of its storage, in row-major order."""
     whole = one.offset == 0 and storage.length == math.prod(one.size) and one.dtype == storage.dtype
     return whole and (
-        storage.length == 0 or _steps(one.size, one.stride) == _steps(one.size, contiguous(one.size))
+        storage.length == 0 or _steps(one.size, one.stride) == _steps(one.size, contiguous_strides(one.size))
     )
 
 
@@ -117,17 +117,17 @@ def _steps(size: Size, stride: Size) -> list[int]:
     return [step for length, step in zip(size, stride, strict=True) if length != 1]
 
 
-def _root(name: str, one: Input, storage: Storage) -> Iterator[str]:
+def _root_text(name: str, one: Input, storage: Storage) -> Iterator[str]:
     """A tensor with a storage of its own, which is no view."""
     if is_plain(one, storage):
-        yield f"{name} = {_values(storage, one.size, one.storage)}"
+        yield f"{name} = {_values_text(storage, one.size, one.storage)}"
         return
-    yield f"s{one.storage} = {_values(storage, (storage.length,), one.storage)}"
+    yield f"s{one.storage} = {_values_text(storage, (storage.length,), one.storage)}"
     place = f"{one.size}, {one.stride}, {one.offset}"
     yield f"{name} = s{one.storage}.as_strided({place}).detach()"
 
 
-def _view(name: str, one: Input, recording: Recording) -> Iterator[str]:
+def _view_text(name: str, one: Input, recording: Recording) -> Iterator[str]:
     """A tensor on another one's storage."""
     assert one.base is not None
     base, at = recording.inputs[one.base], f"x{one.base}"
@@ -137,7 +137,7 @@ def _view(name: str, one: Input, recording: Recording) -> Iterator[str]:
         view = f"{at}{hidden or '.view_as(' + at + ')'}"
     else:
         if one.dtype != base.dtype:
-            at = _reinterpreted(at, one, base, recording)
+            at = _reinterpreted_text(at, one, base, recording)
         view = f"{at}.as_strided({one.size}, {one.stride}, {one.offset}){hidden}"
     if one.via == "no_grad":
         yield "with torch.no_grad():"
@@ -146,7 +146,7 @@ def _view(name: str, one: Input, recording: Recording) -> Iterator[str]:
         yield f"{name} = {view}"
 
 
-def _reinterpreted(at: str, one: Input, base: Input, recording: Recording) -> str:
+def _reinterpreted_text(at: str, one: Input, base: Input, recording: Recording) -> str:
     """All of a storage as elements of another dtype."""
     old, new = dtype_of(base.dtype).itemsize, dtype_of(one.dtype).itemsize
     storage = recording.storages[base.storage]
@@ -160,20 +160,20 @@ def _reinterpreted(at: str, one: Input, base: Input, recording: Recording) -> st
     return f"{flat}.view(torch.{one.dtype})"
 
 
-def _values(storage: Storage, size: Size, number: int) -> str:
+def _values_text(storage: Storage, size: Size, number: int) -> str:
     """A fresh tensor of some elements."""
     dtype, device = f"dtype=torch.{storage.dtype}", ""
     if storage.device != "cpu":
         device = f', device="{storage.device}"'
     plain = "" if storage.dtype == "float32" else f", {dtype}"
     if storage.values == "ramp":
-        return values(programs.Storage(storage.dtype, size, number), device)
+        return root_values_text(programs.Storage(storage.dtype, size, number), device)
     if isinstance(storage.values, str):
         shape = ", ".join(map(str, size)) if size else "()"
         return f"torch.{storage.values}({shape}{plain}{device})"
     tensor = as_tensor(storage).reshape(size)
     if storage.length <= SHORT and storage.length:
-        return f"torch.tensor({constant(tensor.tolist())}{plain}{device})"
+        return f"torch.tensor({constant_text(tensor.tolist())}{plain}{device})"
     if not storage.length:
         return f"torch.zeros({', '.join(map(str, size))}{plain}{device})"
     data = base64.b64encode(storage.values).decode()
@@ -208,34 +208,34 @@ def _parameters(recording: Recording) -> list[str]:
     return found
 
 
-def _body(recording: Recording) -> Iterator[str]:
+def _body_text(recording: Recording) -> Iterator[str]:
     parameters, needed = _parameters(recording), set(arguments(recording))
     for name, tree in zip(parameters, recording.parameters, strict=True):
-        for inner, path in _paths(tree, name):
+        for inner, path in _path_texts(tree, name):
             if inner in needed and inner not in parameters:
                 needed.remove(inner)
                 yield f"{inner} = {path}"
     for mode, group in groupby(recording.calls, lambda call: call.mode):
-        line = _under(recording.mode, mode)
+        line = _mode_text(recording.mode, mode)
         if line:
             yield line
         yield from (f"{'    ' if line else ''}{_line(call)}" for call in group)
     yield f"return {tree_text(recording.returns)}"
 
 
-def _paths(tree: Tree, path: str) -> Iterator[tuple[str, str]]:
+def _path_texts(tree: Tree, path: str) -> Iterator[tuple[str, str]]:
     match tree:
         case Ref(name):
             yield name, path
         case Seq(_, items):
             for i, item in enumerate(items):
-                yield from _paths(item, f"{path}[{i}]")
+                yield from _path_texts(item, f"{path}[{i}]")
         case Dict(entries):
             for key, item in entries:
-                yield from _paths(item, f"{path}[{key.text}]")
+                yield from _path_texts(item, f"{path}[{key.text}]")
 
 
-def _under(entry: Mode, mode: Mode) -> str:
+def _mode_text(entry: Mode, mode: Mode) -> str:
     """The `with` that leads from one mode to another; "" if they are the same."""
     managers = []
     grad = entry.grad
@@ -349,10 +349,10 @@ def tree_text(tree: Tree) -> str:
 _NAMED = (torch.dtype, torch.layout, torch.memory_format)
 
 
-def constant(value: Any) -> str | None:
+def constant_text(value: Any) -> str | None:
     """A Python value as source; None if it has none that needs torch alone.
 
-    >>> constant((torch.float32, float("inf"), None))
+    >>> constant_text((torch.float32, float("inf"), None))
     '(torch.float32, float("inf"), None)'
     """
     if value is None or value is Ellipsis or type(value) in (bool, int, str, bytes, range):
@@ -360,7 +360,7 @@ def constant(value: Any) -> str | None:
     if type(value) is float:
         return repr(value) if math.isfinite(value) else f'float("{value!r}")'
     if type(value) is complex:
-        return f"complex({constant(value.real)}, {constant(value.imag)})"
+        return f"complex({constant_text(value.real)}, {constant_text(value.imag)})"
     if isinstance(value, _NAMED):
         return str(value)
     if isinstance(value, torch.device):
@@ -368,7 +368,7 @@ def constant(value: Any) -> str | None:
     if isinstance(value, type) and value in (bool, int, float, complex):
         return value.__name__
     if type(value) in (tuple, list):
-        items = [constant(item) for item in value]
+        items = [constant_text(item) for item in value]
         if None in items:
             return None
         text = ", ".join(str(item) for item in items)
@@ -404,7 +404,7 @@ def upcast(recording: Recording) -> Recording | None:
 
 
 def _looks_at_bytes(call: Call) -> bool:
-    given = [leaf.text for tree in operands(call) for leaf in leaves(tree) if isinstance(leaf, Lit)]
+    given = [leaf.text for tree in operands(call) for leaf in recording_leaves(tree) if isinstance(leaf, Lit)]
     return call.callee == "torch.Tensor.view" and any(text.startswith("torch.") for text in given)
 
 

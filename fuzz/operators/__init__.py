@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 
-def _table() -> Mapping[str, Operator]:
+def _operator_table() -> Mapping[str, Operator]:
     table: dict[str, Operator] = {}
     for family in (
         pointwise,
@@ -95,7 +95,7 @@ def _table() -> Mapping[str, Operator]:
     return MappingProxyType(table)
 
 
-OPERATORS: Mapping[str, Operator] = _table()
+OPERATORS: Mapping[str, Operator] = _operator_table()
 
 # The row that takes back what another has done to its first operand, given the same operands and attributes.
 INVERSES: Mapping[str, str] = MappingProxyType(

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from fuzz.operators.builders import ANY, NOTHING, NUMBERS, REAL, SELF, VALUE, fits_anywhere, new_tensor
 from fuzz.operators.dtypes import BOOL, FLOATS, INTEGERS
-from fuzz.operators.pointwise import REAL_LIKE, binary, comparison, keeps_dtype, pointwise, test_row, unary
+from fuzz.operators.pointwise import (
+    REAL_LIKE,
+    binary,
+    comparison,
+    keeps_dtype,
+    pointwise_row,
+    test_row,
+    unary,
+)
 from fuzz.operators.row import Operand, Operator, Saves
 
 _FUNCTION = "torch.nn.functional.{}({{0}})"
@@ -35,7 +43,7 @@ ROWS = (
     _activation("softsign"),
     _activation("tanhshrink", NOTHING),
     _activation("relu6"),
-    pointwise(
+    pointwise_row(
         "logsigmoid",
         _FUNCTION.format("logsigmoid"),
         (_PRECISE,),
@@ -51,7 +59,7 @@ ROWS = (
     binary("fmin", "torch.fmin({0}, {1})", _BOTH, FLOATS),
     binary("copysign", "torch.copysign({0}, {1})", ((0, (0,)), ("result", (0, 1))), FLOATS),
     comparison("logical_or", "torch.logical_or({0}, {1})", INTEGERS | BOOL | FLOATS),
-    pointwise(
+    pointwise_row(
         "addcdiv",
         "torch.addcdiv({0}, {1}, {2}, value={value})",
         (REAL, REAL_LIKE, REAL_LIKE),
@@ -59,7 +67,7 @@ ROWS = (
         ((1, (2,)), (2, (0, 1, 2))),
         attributes=(VALUE,),
     ),
-    pointwise(
+    pointwise_row(
         "threshold",
         "torch.nn.functional.threshold({0}, 0.5, {value})",
         (REAL,),

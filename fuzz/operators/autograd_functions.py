@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.operators.builders import ANY, NOTHING, RESULT, SELF, SMOOTH, VALUE, draw_bool, empty_like
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import (
     Aliasing,
     Attribute,
@@ -108,7 +108,7 @@ class Scale(torch.autograd.Function):
 """.strip()
 
 
-def _row(
+def _autograd_row(
     name: str,
     kind: Kind,
     source: str,
@@ -154,8 +154,8 @@ def _weighed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     x, weight = metas
     if x[:2] != weight[:2]:
         raise Mismatch("a weight of another size or dtype")
-    plain = all(meta.stride == contiguous(meta.size) for meta in metas)
-    return (Result(Meta(x.dtype, x.size, contiguous(x.size) if plain else None)),)
+    plain = all(meta.stride == contiguous_strides(meta.size) for meta in metas)
+    return (Result(Meta(x.dtype, x.size, contiguous_strides(x.size) if plain else None)),)
 
 
 def _doubled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -176,9 +176,11 @@ _REAL = Operand(frozenset({"float32", "float64"}), SMOOTH.fits)
 _TWIN = Operand(_REAL.dtypes, lambda meta, earlier: meta[:2] == earlier[0][:2])
 
 ROWS = (
-    _row("function_square", Kind.FUNCTION, "Square.apply({0})", (_REAL,), _alike, SELF, defines=_SQUARE),
-    _row("function_exp", Kind.FUNCTION, "Exp.apply({0})", (_REAL,), _flagged, RESULT, defines=_EXP),
-    _row(
+    _autograd_row(
+        "function_square", Kind.FUNCTION, "Square.apply({0})", (_REAL,), _alike, SELF, defines=_SQUARE
+    ),
+    _autograd_row("function_exp", Kind.FUNCTION, "Exp.apply({0})", (_REAL,), _flagged, RESULT, defines=_EXP),
+    _autograd_row(
         "function_weigh",
         Kind.FUNCTION,
         "Weigh.apply({0}, {1})",
@@ -187,7 +189,7 @@ ROWS = (
         ((1, (0, 1)),),
         defines=_WEIGH,
     ),
-    _row(
+    _autograd_row(
         "function_later",
         Kind.FUNCTION,
         "Later.apply({0}, {1})",
@@ -196,7 +198,7 @@ ROWS = (
         ((1, (0,)),),
         defines=_LATER,
     ),
-    _row(
+    _autograd_row(
         "function_scale",
         Kind.FUNCTION,
         "Scale.apply({0}, {value})",
@@ -205,8 +207,8 @@ ROWS = (
         attributes=(VALUE,),
         defines=_SCALE,
     ),
-    _row("function_alias", Kind.FUNCTION, "Alias.apply({0})", (ANY,), _tied, defines=_ALIAS),
-    _row(
+    _autograd_row("function_alias", Kind.FUNCTION, "Alias.apply({0})", (ANY,), _tied, defines=_ALIAS),
+    _autograd_row(
         "register_hook",
         Kind.HOOK,
         "{0}.register_hook(lambda gradient: gradient if gradient is None else gradient * {value})",
@@ -214,8 +216,8 @@ ROWS = (
         _nothing,
         attributes=(VALUE,),
     ),
-    _row("retain_grad", Kind.RETAIN, "{0}.retain_grad()", (SMOOTH,), _nothing),
-    _row(
+    _autograd_row("retain_grad", Kind.RETAIN, "{0}.retain_grad()", (SMOOTH,), _nothing),
+    _autograd_row(
         "set_grad_enabled",
         Kind.MODE,
         "torch.set_grad_enabled({enabled})",

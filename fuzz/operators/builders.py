@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 from fuzz.choices import Choices
 from fuzz.operators.dtypes import BOOL, CATEGORY, COMPLEX, DTYPES, FLOATS, INEXACT, INTEGERS, NUMERIC
-from fuzz.operators.layout import broadcast, contiguous, dimension, elementwise_stride, expandable
+from fuzz.operators.layout import (
+    broadcast_sizes,
+    contiguous_strides,
+    dimension,
+    elementwise_stride,
+    expandable,
+)
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -40,7 +46,7 @@ def fits_anywhere(meta: Meta, earlier: Sequence[Meta]) -> bool:
 def broadcasts(meta: Meta, earlier: Sequence[Meta]) -> bool:
     """Broadcasts with all operands before it."""
     try:
-        broadcast(meta.size, *(other.size for other in earlier))
+        broadcast_sizes(meta.size, *(other.size for other in earlier))
     except Mismatch:
         return False
     return True
@@ -118,7 +124,7 @@ def draw_size(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Co
     return choices.pick(((3,), (2, 3), (3, 3), (), (1,), (4,), (2, 1, 3), (2, 2), (0, 3), (3, 2)))
 
 
-def factor_size(choices: Choices, elements: int) -> Size:
+def draw_factor_size(choices: Choices, elements: int) -> Size:
     """A size with this number of elements."""
     if elements == 0:
         return choices.pick(((0,), (0, 3), (2, 0)))
@@ -141,7 +147,7 @@ DTYPE = Attribute("dtype", "dtype", draw_dtype)
 SIZE = Attribute("size", "ints", draw_size)
 
 
-def ints(attributes: Attributes, name: str) -> Size:
+def ints_attribute(attributes: Attributes, name: str) -> Size:
     """An attribute of type "ints"."""
     value = attributes[name]
     assert isinstance(value, tuple)
@@ -153,7 +159,7 @@ def ints(attributes: Attributes, name: str) -> Size:
 
 def lengths(attributes: Attributes, name: str = "size") -> Size:
     """An attribute that is a size."""
-    result = ints(attributes, name)
+    result = ints_attribute(attributes, name)
     if any(n < 0 for n in result):
         raise Mismatch(f"{name} {result} has a negative item")
     return result
@@ -187,12 +193,12 @@ def as_number(value: Constant) -> Meta:
 
 def new_tensor(dtype: str, size: Size) -> tuple[Result, ...]:
     """One new contiguous tensor."""
-    return (Result(Meta(dtype, size, contiguous(size))),)
+    return (Result(Meta(dtype, size, contiguous_strides(size))),)
 
 
 def elementwise(dtype: str, metas: Sequence[Meta]) -> tuple[Result, ...]:
     """One new tensor of the operands' common size, laid out as eager lays it out."""
-    size = broadcast(*(meta.size for meta in metas))
+    size = broadcast_sizes(*(meta.size for meta in metas))
     return (Result(Meta(dtype, size, elementwise_stride(size, metas))),)
 
 
@@ -208,10 +214,10 @@ def reduce_size(size: Size, dims: Sequence[int], keepdim: Constant) -> Size:
     return tuple(n for dim, n in enumerate(size) if dim not in dims)
 
 
-def store_result(metas: Sequence[Meta], dtype: str) -> tuple[Result, ...]:
+def store_result_rule(metas: Sequence[Meta], dtype: str) -> tuple[Result, ...]:
     """An in-place write of a result of this dtype and the operands' common size into operand 0."""
     target = metas[0]
-    if broadcast(*(meta.size for meta in metas)) != target.size:
+    if broadcast_sizes(*(meta.size for meta in metas)) != target.size:
         raise Mismatch(f"the result does not fit in a tensor of size {target.size}")
     if CATEGORY[dtype] > CATEGORY[target.dtype]:
         raise Mismatch(f"a {dtype} result cannot be stored in {target.dtype}")

@@ -21,7 +21,7 @@ from fuzz.operators.builders import (
     text,
 )
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT
-from fuzz.operators.inplace import in_place, writes_all
+from fuzz.operators.inplace import in_place_row, writes_all
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     Aliasing,
@@ -40,7 +40,7 @@ from fuzz.operators.row import (
 )
 
 
-def _row(
+def _creation_row(
     name: str,
     source: str,
     rule: Rule,
@@ -209,52 +209,58 @@ _TYPED = "dtype={dtype}{device}"
 _FILLED = Operand(FLOATS, lambda meta, earlier: 0 not in meta.size)
 
 ROWS = (
-    _row("zeros", f"torch.zeros({{size}}, {_TYPED})", _sized, (SIZE, DTYPE)),
-    _row("ones", f"torch.ones({{size}}, {_TYPED})", _sized, (SIZE, DTYPE)),
-    _row("full", f"torch.full({{size}}, {{value}}, {_TYPED})", _valued, (SIZE, _WHOLE, DTYPE)),
-    _row("arange", f"torch.arange({{count}}, {_TYPED})", _counted, (COUNT, DTYPE)),
-    _row(
+    _creation_row("zeros", f"torch.zeros({{size}}, {_TYPED})", _sized, (SIZE, DTYPE)),
+    _creation_row("ones", f"torch.ones({{size}}, {_TYPED})", _sized, (SIZE, DTYPE)),
+    _creation_row("full", f"torch.full({{size}}, {{value}}, {_TYPED})", _valued, (SIZE, _WHOLE, DTYPE)),
+    _creation_row("arange", f"torch.arange({{count}}, {_TYPED})", _counted, (COUNT, DTYPE)),
+    _creation_row(
         "inverse_of_zeros",
         "torch.linalg.inv(torch.zeros(({count}, {count}){device}))",
         _inverted,
         (COUNT,),
     ),
-    _row("eye", f"torch.eye({{count}}, {_TYPED})", _square, (COUNT, DTYPE)),
-    _row("tensor", f"torch.tensor({{values}}, {_TYPED})", _literal, (_VALUES, DTYPE)),
-    _row("zeros_like", "torch.zeros_like({0})", _like, operands=(ANY,)),
-    _row("ones_like", "torch.ones_like({0})", _like, operands=(ANY,)),
-    _row("full_like", "torch.full_like({0}, {value})", _like_valued, (VALUE,), (NUMBERS,)),
-    _row("empty_like_filled", "torch.empty_like({0}).fill_({value})", _like_valued, (VALUE,), (NUMBERS,)),
-    _row("new_zeros", "{0}.new_zeros({size})", _new, (SIZE,), (ANY,)),
-    _row("new_ones", "{0}.new_ones({size})", _new, (SIZE,), (ANY,)),
-    _row("new_full", "{0}.new_full({size}, {value})", _new_full, (SIZE, _WHOLE), (NUMBERS,)),
-    _row("new_empty_filled", "{0}.new_empty({size}).fill_({value})", _new_full, (SIZE, _WHOLE), (NUMBERS,)),
-    _row("new_tensor", "{0}.new_tensor({values})", _new_of, (_VALUES,), (NUMBERS,)),
-    _row("new_tensor_of", "{0}.new_tensor({1})", _new_copy, operands=(NUMBERS, NUMBERS)),
-    _row("tensor_of", "torch.tensor({0})", _copied, operands=(NUMBERS,)),
-    _row("new_of", "{0}.new(list({values}))", _new_of, (_VALUES,), (NUMBERS,)),
-    _row("new_sized", "{0}.new({count}).fill_({value})", _new_vector, (COUNT, _WHOLE), (NUMBERS,)),
-    _row(
+    _creation_row("eye", f"torch.eye({{count}}, {_TYPED})", _square, (COUNT, DTYPE)),
+    _creation_row("tensor", f"torch.tensor({{values}}, {_TYPED})", _literal, (_VALUES, DTYPE)),
+    _creation_row("zeros_like", "torch.zeros_like({0})", _like, operands=(ANY,)),
+    _creation_row("ones_like", "torch.ones_like({0})", _like, operands=(ANY,)),
+    _creation_row("full_like", "torch.full_like({0}, {value})", _like_valued, (VALUE,), (NUMBERS,)),
+    _creation_row(
+        "empty_like_filled", "torch.empty_like({0}).fill_({value})", _like_valued, (VALUE,), (NUMBERS,)
+    ),
+    _creation_row("new_zeros", "{0}.new_zeros({size})", _new, (SIZE,), (ANY,)),
+    _creation_row("new_ones", "{0}.new_ones({size})", _new, (SIZE,), (ANY,)),
+    _creation_row("new_full", "{0}.new_full({size}, {value})", _new_full, (SIZE, _WHOLE), (NUMBERS,)),
+    _creation_row(
+        "new_empty_filled", "{0}.new_empty({size}).fill_({value})", _new_full, (SIZE, _WHOLE), (NUMBERS,)
+    ),
+    _creation_row("new_tensor", "{0}.new_tensor({values})", _new_of, (_VALUES,), (NUMBERS,)),
+    _creation_row("new_tensor_of", "{0}.new_tensor({1})", _new_copy, operands=(NUMBERS, NUMBERS)),
+    _creation_row("tensor_of", "torch.tensor({0})", _copied, operands=(NUMBERS,)),
+    _creation_row("new_of", "{0}.new(list({values}))", _new_of, (_VALUES,), (NUMBERS,)),
+    _creation_row("new_sized", "{0}.new({count}).fill_({value})", _new_vector, (COUNT, _WHOLE), (NUMBERS,)),
+    _creation_row(
         "laplace",
         "torch.distributions.Laplace(torch.zeros({size}{device}), 1.0).sample()",
         _of_dtype("float32"),
         (SIZE,),
         random=True,
     ),
-    _row(
+    _creation_row(
         "exponential",
         "torch.distributions.Exponential(torch.ones({size}{device})).sample()",
         _of_dtype("float32"),
         (SIZE,),
         random=True,
     ),
-    _row("rand", "torch.rand({size}{device})", _of_dtype("float32"), (SIZE,), random=True),
-    _row("randn", "torch.randn({size}{device})", _of_dtype("float32"), (SIZE,), random=True),
-    _row("randint", "torch.randint(0, 7, {size}{device})", _of_dtype("int64"), (SIZE,), random=True),
-    _row("rand_like", "torch.rand_like({0})", _like, operands=(REAL,), random=True),
-    _row("randn_like", "torch.randn_like({0})", _like, operands=(REAL,), random=True),
-    _row("bernoulli", "torch.full_like({0}, {p}).bernoulli()", _drawn, (PROBABILITY,), (REAL,), random=True),
-    _row(
+    _creation_row("rand", "torch.rand({size}{device})", _of_dtype("float32"), (SIZE,), random=True),
+    _creation_row("randn", "torch.randn({size}{device})", _of_dtype("float32"), (SIZE,), random=True),
+    _creation_row("randint", "torch.randint(0, 7, {size}{device})", _of_dtype("int64"), (SIZE,), random=True),
+    _creation_row("rand_like", "torch.rand_like({0})", _like, operands=(REAL,), random=True),
+    _creation_row("randn_like", "torch.randn_like({0})", _like, operands=(REAL,), random=True),
+    _creation_row(
+        "bernoulli", "torch.full_like({0}, {p}).bernoulli()", _drawn, (PROBABILITY,), (REAL,), random=True
+    ),
+    _creation_row(
         "dropout",
         "torch.nn.functional.dropout({0}, {p})",
         _dropped,
@@ -263,7 +269,7 @@ ROWS = (
         random=True,
         differentiable=True,
     ),
-    _row(
+    _creation_row(
         "dropout_eval",
         "torch.nn.functional.dropout({0}, {p}, training=False)",
         _kept,
@@ -271,9 +277,9 @@ ROWS = (
         (REAL,),
         differentiable=True,
     ),
-    in_place("uniform_", "{0}.uniform_()", (REAL,), _overwritten, fills=writes_all, random=True),
-    in_place("normal_", "{0}.normal_()", (REAL,), _overwritten, fills=writes_all, random=True),
-    in_place(
+    in_place_row("uniform_", "{0}.uniform_()", (REAL,), _overwritten, fills=writes_all, random=True),
+    in_place_row("normal_", "{0}.normal_()", (REAL,), _overwritten, fills=writes_all, random=True),
+    in_place_row(
         "bernoulli_",
         "{0}.bernoulli_({p})",
         (REAL,),
@@ -283,7 +289,7 @@ ROWS = (
         fills=writes_all,
         random=True,
     ),
-    in_place(
+    in_place_row(
         "dropout_",
         "torch.nn.functional.dropout({0}, {p}, inplace=True)",
         (_FILLED,),

@@ -50,7 +50,7 @@ if not hasattr(torch.ops.aotfuzz, "accumulate_"):
 """.strip()
 
 
-def _row(
+def _custom_operator_row(
     name: str,
     source: str,
     operands: tuple[Operand, ...],
@@ -103,15 +103,15 @@ def _twin(dtypes: frozenset[str]) -> Operand:
 
 
 ROWS = (
-    _row("custom_cube", "torch.ops.aotfuzz.cube({0})", (_REAL,), _cubed, _CUBE, saves=SELF),
-    _row(
+    _custom_operator_row("custom_cube", "torch.ops.aotfuzz.cube({0})", (_REAL,), _cubed, _CUBE, saves=SELF),
+    _custom_operator_row(
         "custom_butterfly",
         "torch.ops.aotfuzz.butterfly({0}, {1})",
         (_REAL, _twin(_REAL.dtypes)),
         _both,
         _BUTTERFLY,
     ),
-    _row(
+    _custom_operator_row(
         "custom_accumulate_",
         "torch.ops.aotfuzz.accumulate_({0}, {1})",
         (_COUNTS, _twin(INTEGERS)),

@@ -75,7 +75,7 @@ def _joined(higher: str, lower: str) -> str:
     return wider_dtype(higher, lower)
 
 
-def promote(operands: Iterable[_Typed]) -> str:
+def promote_dtypes(operands: Iterable[_Typed]) -> str:
     """The common dtype of operands, as `torch.result_type` has it.
 
     Tensors with dimensions come before 0-d tensors, and these before Python numbers: a later group counts

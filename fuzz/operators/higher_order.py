@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fuzz.operators.builders import NOTHING, SELF, empty_like, fits_anywhere, new_tensor
 from fuzz.operators.dtypes import INTEGERS
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import (
     Attributes,
     Expanded,
@@ -25,7 +25,7 @@ _SCAN = "from torch._higher_order_ops.scan import scan"
 _WHILE = "from torch._higher_order_ops.while_loop import while_loop"
 
 
-def _row(
+def _higher_order_row(
     name: str, source: str, operand: Operand, rule: Rule, *, saves: Saves = NOTHING, defines: str = ""
 ) -> Operator:
     return Operator(
@@ -75,7 +75,7 @@ def _carried(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
 
 def _counted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = _resolved(metas)
-    if meta.stride != contiguous(meta.size):
+    if meta.stride != contiguous_strides(meta.size):
         raise Mismatch("what is carried from one turn to the next would lie otherwise")
     return new_tensor(meta.dtype, meta.size)
 
@@ -89,7 +89,7 @@ _REAL = Operand(frozenset({"float32", "float64"}), fits_anywhere)
 _COUNTS = Operand(INTEGERS, fits_anywhere)
 
 ROWS = (
-    _row(
+    _higher_order_row(
         "cond",
         "torch.cond({0}.sum() > 0, lambda x: x.sin(), lambda x: x * 2, ({0},))",
         _REAL,
@@ -97,7 +97,7 @@ ROWS = (
         saves=SELF,
     ),
     # (What it gives is a view that eager does not write to.)
-    _row(
+    _higher_order_row(
         "map_rows",
         "map_rows(lambda row: row.sin() * 2, {0}).clone()",
         _REAL,
@@ -107,7 +107,7 @@ ROWS = (
     ),
     # (Of what it is given, eager's backward takes what is there by then, and notices no write; and what is
     # carried has to lie as it did before.)
-    _row(
+    _higher_order_row(
         "scan",
         "scan(lambda carry, row: (carry + row, carry * row), {0}.new_zeros({0}.shape[1:]), "
         "{0}.clone(memory_format=torch.contiguous_format))",
@@ -115,7 +115,7 @@ ROWS = (
         _carried,
         defines=_SCAN,
     ),
-    _row(
+    _higher_order_row(
         "while_loop",
         "while_loop(lambda turn, x: turn < 3, lambda turn, x: (turn + 1, x * 2), "
         "(torch.zeros((), dtype=torch.int64), {0}))[1]",
@@ -125,7 +125,7 @@ ROWS = (
     ),
     # (There is a turn in any case: eager's backward goes through the body without one as well. For the rest
     # see `map_rows` and `scan`.)
-    _row(
+    _higher_order_row(
         "while_followed",
         "while_loop(lambda turn, x: turn < 1 + (x.sum() > 0), lambda turn, x: (turn + 1, x.sin() * 2), "
         "(torch.zeros((), dtype=torch.int64), {0}.clone(memory_format=torch.contiguous_format)))[1].clone()",

@@ -18,15 +18,15 @@ from fuzz.operators.builders import (
     SMOOTH,
     empty_like,
     integer,
-    ints,
+    ints_attribute,
     lengths,
     new_tensor,
     same_dtype,
     sized_dim,
     text,
 )
-from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, INEXACT, INTEGERS, promote
-from fuzz.operators.layout import broadcast, contiguous, dimension, expandable, is_contiguous
+from fuzz.operators.dtypes import BOOL, CATEGORY, DTYPES, FLOATS, INEXACT, INTEGERS, promote_dtypes
+from fuzz.operators.layout import broadcast_sizes, contiguous_strides, dimension, expandable, is_contiguous
 from fuzz.operators.row import (
     Aliasing,
     Attribute,
@@ -45,7 +45,7 @@ from fuzz.operators.row import (
 )
 
 
-def _row(
+def _indexing_row(
     name: str,
     source: str,
     operands: tuple[Operand, ...],
@@ -83,7 +83,7 @@ _TWIN = Operand(INEXACT, lambda meta, earlier: meta[:2] == earlier[0][:2])
 def _side_by_side(name: str, source: str, saves: Saves) -> Operator:
     """One operation on each of two tensors. Autograd has one node for both, which gives each operand a
     gradient if its own result gets one."""
-    return _row(name, source, (SMOOTH, _TWIN), _each, kind=Kind.JOIN, saves=saves)
+    return _indexing_row(name, source, (SMOOTH, _TWIN), _each, kind=Kind.JOIN, saves=saves)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _index_selected(metas: Sequence[Meta], attributes: Attributes) -> tuple[Resu
     return new_tensor(meta.dtype, (*meta.size[:dim], *index.size, *meta.size[dim + 1 :]))
 
 
-def _gathered(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _gather_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta, index = metas
     dim = sized_dim(metas, attributes)
     if not meta.size or len(index.size) != len(meta.size):
@@ -129,7 +129,7 @@ def _taken(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 def _masked(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if metas[0].dtype not in INEXACT and type(attributes["value"]) is float:
         raise Mismatch("a fraction in a tensor of integers")
-    size = broadcast(metas[0].size, metas[1].size)
+    size = broadcast_sizes(metas[0].size, metas[1].size)
     return (Result(Meta(metas[0].dtype, size, None)),)
 
 
@@ -143,7 +143,7 @@ def _rolled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
 
 def _flipped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     rank = len(metas[0].size)
-    dims = [dimension(dim, rank) for dim in ints(attributes, "dims")]
+    dims = [dimension(dim, rank) for dim in ints_attribute(attributes, "dims")]
     if len(set(dims)) < len(dims) or not rank:
         raise Mismatch("a dimension twice")
     return (Result(empty_like(metas[0])),)
@@ -181,11 +181,11 @@ def _searched(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
 def _joined(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
     """Channels-last operands give a channels-last result under conditions that are left open."""
     plain = all(meta.stride is not None and is_contiguous(meta.size, meta.stride) for meta in metas)
-    stride = contiguous(size) if plain or len(size) < 4 else None
-    return (Result(Meta(promote(metas), size, stride)),)
+    stride = contiguous_strides(size) if plain or len(size) < 4 else None
+    return (Result(Meta(promote_dtypes(metas), size, stride)),)
 
 
-def _concatenated(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _concatenate_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     a, b = metas
     if not a.size or len(a.size) != len(b.size):
         raise Mismatch("cat takes tensors of one rank")
@@ -216,7 +216,7 @@ def _contiguous(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     return new_tensor(meta.dtype, meta.size)
 
 
-def _converted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _convert_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     dtype = text(attributes)
     if dtype == meta.dtype:
@@ -227,7 +227,7 @@ def _converted(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, .
 
 
 def _copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    [result] = _converted(metas, attributes)
+    [result] = _convert_rule(metas, attributes)
     return (Result(empty_like(metas[0], result.meta.dtype)),)
 
 
@@ -283,30 +283,30 @@ _FILL = Attribute("value", "number", _draw_fill)
 _NEW_DIM = Attribute("dim", "int", lambda choices, metas, chosen: choices.integer(0, len(metas[0].size)))
 
 ROWS = (
-    _row(
+    _indexing_row(
         "index_select",
         "{0}.index_select({dim}, {1} % {n})",
         (_FILLED, _VECTOR),
         _index_selected,
         (FILLED_DIM,),
     ),
-    _row(
+    _indexing_row(
         "searchsorted",
         "torch.searchsorted({0}.sort().values, {1}.contiguous())",
         (_of_rank(1, dtypes=INTEGERS), Operand(INTEGERS, same_dtype)),
         _searched,
     ),
-    _row(
+    _indexing_row(
         "gather",
         "{0}.gather({dim}, {1} % {n})",
         (_FILLED, Operand(INDEX.dtypes, _slots)),
-        _gathered,
+        _gather_rule,
         (FILLED_DIM,),
         saves=SELF,
     ),
-    _row("index", "{0}[{1} % {n}]", (_FILLED, Operand(INDEX.dtypes, _RANKED.fits)), _indexed),
-    _row("take", "{0}.take({1} % {elements})", (_FILLED, INDEX), _taken, saves=SELF),
-    _row(
+    _indexing_row("index", "{0}[{1} % {n}]", (_FILLED, Operand(INDEX.dtypes, _RANKED.fits)), _indexed),
+    _indexing_row("take", "{0}.take({1} % {elements})", (_FILLED, INDEX), _taken, saves=SELF),
+    _indexing_row(
         "masked_fill",
         "{0}.masked_fill({1}, {value})",
         (ARITHMETIC, _MASK_INTO),
@@ -314,31 +314,35 @@ ROWS = (
         (_FILL,),
         saves=((1, (0,)),),
     ),
-    _row("flip", "{0}.flip({dims})", (_RANKED,), _flipped, (Attribute("dims", "ints", _draw_dims),)),
-    _row("roll", "{0}.roll({shift}, {dim})", (_RANKED,), _rolled, (_SHIFT, DIM)),
-    _row("tril", "{0}.tril({diagonal})", (_MATRICES,), _triangle, (_DIAGONAL,)),
-    _row("triu", "{0}.triu({diagonal})", (_MATRICES,), _triangle, (_DIAGONAL,)),
-    _row("repeat", "{0}.repeat({times})", (ANY,), _repeated, (Attribute("times", "ints", _draw_times),)),
-    _row(
+    _indexing_row("flip", "{0}.flip({dims})", (_RANKED,), _flipped, (Attribute("dims", "ints", _draw_dims),)),
+    _indexing_row("roll", "{0}.roll({shift}, {dim})", (_RANKED,), _rolled, (_SHIFT, DIM)),
+    _indexing_row("tril", "{0}.tril({diagonal})", (_MATRICES,), _triangle, (_DIAGONAL,)),
+    _indexing_row("triu", "{0}.triu({diagonal})", (_MATRICES,), _triangle, (_DIAGONAL,)),
+    _indexing_row(
+        "repeat", "{0}.repeat({times})", (ANY,), _repeated, (Attribute("times", "ints", _draw_times),)
+    ),
+    _indexing_row(
         "embedding",
         "torch.nn.functional.embedding({1} % {n}, {0})",
         (_of_rank(2, dtypes=FLOATS), INDEX),
         _embedded,
     ),
-    _row(
+    _indexing_row(
         "cat",
         "torch.cat(({0}, {1}), {dim})",
         (_RANKED, Operand(DTYPES, _joinable)),
-        _concatenated,
+        _concatenate_rule,
         (Attribute("dim", "int", _draw_joint),),
         kind=Kind.JOIN,
     ),
-    _row("stack", "torch.stack(({0}, {1}), {dim})", (ANY, _SAME_SIZE), _stacked, (_NEW_DIM,), kind=Kind.JOIN),
+    _indexing_row(
+        "stack", "torch.stack(({0}, {1}), {dim})", (ANY, _SAME_SIZE), _stacked, (_NEW_DIM,), kind=Kind.JOIN
+    ),
     _side_by_side("foreach_sin", "torch._foreach_sin([{0}, {1}])", ((0, (0, 1)), (1, (0, 1)))),
     _side_by_side("foreach_exp", "torch._foreach_exp([{0}, {1}])", (("result", (0, 1)), ("second", (0, 1)))),
     _side_by_side("foreach_neg", "torch._foreach_neg([{0}, {1}])", NOTHING),
-    _row("clone", "{0}.clone()", (ANY,), _cloned, kind=Kind.CONVERT),
-    _row("contiguous", "{0}.contiguous()", (_MODELLED,), _contiguous, kind=Kind.CONVERT),
-    _row("to", "{0}.to({dtype})", (ANY,), _converted, (DTYPE,), kind=Kind.CONVERT),
-    _row("to_copy", "{0}.to({dtype}, copy=True)", (ANY,), _copied, (DTYPE,), kind=Kind.CONVERT),
+    _indexing_row("clone", "{0}.clone()", (ANY,), _cloned, kind=Kind.CONVERT),
+    _indexing_row("contiguous", "{0}.contiguous()", (_MODELLED,), _contiguous, kind=Kind.CONVERT),
+    _indexing_row("to", "{0}.to({dtype})", (ANY,), _convert_rule, (DTYPE,), kind=Kind.CONVERT),
+    _indexing_row("to_copy", "{0}.to({dtype}, copy=True)", (ANY,), _copied, (DTYPE,), kind=Kind.CONVERT),
 )

@@ -23,12 +23,12 @@ from fuzz.operators.builders import (
     VALUE,
     as_number,
     expands,
-    ints,
+    ints_attribute,
     same_dtype,
     sized_dim,
-    store_result,
+    store_result_rule,
 )
-from fuzz.operators.dtypes import BOOL, CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC, promote
+from fuzz.operators.dtypes import BOOL, CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC, promote_dtypes
 from fuzz.operators.layout import dimension, expandable
 from fuzz.operators.row import (
     Attribute,
@@ -45,11 +45,11 @@ from fuzz.operators.row import (
     Rule,
     Saves,
 )
-from fuzz.operators.view_rules import slice_dim
+from fuzz.operators.view_rules import slice_rule
 from fuzz.operators.views import END, START, STEP
 
 
-def in_place(
+def in_place_row(
     name: str,
     source: str,
     operands: tuple[Operand, ...],
@@ -92,7 +92,7 @@ def writes_all(metas: Sequence[Meta], attributes: Attributes) -> Meta:
 
 
 def _part(metas: Sequence[Meta], attributes: Attributes) -> Meta:
-    return slice_dim(metas[0], attributes)
+    return slice_rule(metas[0], attributes)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -100,16 +100,16 @@ def _part(metas: Sequence[Meta], attributes: Attributes) -> Meta:
 
 
 def _keeps(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return store_result(metas, promote(metas))
+    return store_result_rule(metas, promote_dtypes(metas))
 
 
 def _divides(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    dtype = promote(metas)
-    return store_result(metas, dtype if dtype in INEXACT else "float32")
+    dtype = promote_dtypes(metas)
+    return store_result_rule(metas, dtype if dtype in INEXACT else "float32")
 
 
 def _with_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return store_result(metas, promote([metas[0], as_number(attributes["value"])]))
+    return store_result_rule(metas, promote_dtypes([metas[0], as_number(attributes["value"])]))
 
 
 def _divides_by_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -136,12 +136,12 @@ def _copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
 def _same_dtypes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if len({meta.dtype for meta in metas}) > 1:
         raise Mismatch("the dtypes differ")
-    return store_result(metas, metas[0].dtype)
+    return store_result_rule(metas, metas[0].dtype)
 
 
 def _clamped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return store_result(
-        metas, promote([metas[0], as_number(attributes["min"]), as_number(attributes["max"])])
+    return store_result_rule(
+        metas, promote_dtypes([metas[0], as_number(attributes["min"]), as_number(attributes["max"])])
     )
 
 
@@ -161,11 +161,11 @@ def _mask_chosen(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result,
 
 
 def _sliced_copy(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return _copied([slice_dim(metas[0], attributes), metas[1]], attributes)
+    return _copied([slice_rule(metas[0], attributes), metas[1]], attributes)
 
 
 def _sliced_fill(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return _filled([slice_dim(metas[0], attributes)], attributes)
+    return _filled([slice_rule(metas[0], attributes)], attributes)
 
 
 def _index_filled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -175,7 +175,7 @@ def _index_filled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result
     return _filled(metas, attributes)
 
 
-def _indexed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _index_add_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """index_add_: one slice of the source for each index."""
     target, index, source = metas
     dim = sized_dim(metas, attributes)
@@ -186,10 +186,10 @@ def _indexed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     return ()
 
 
-def _index_copied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _index_copy_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     target, source = metas
     dim = sized_dim(metas, attributes)
-    index = ints(attributes, "index")
+    index = ints_attribute(attributes, "index")
     if not target.size or source.dtype != target.dtype:
         raise Mismatch("a source of the target's dtype is needed")
     if len(set(index)) < len(index) or any(not 0 <= i < target.size[dim] for i in index):
@@ -233,7 +233,7 @@ def _multiplied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
 # operands and attributes
 
 
-def _indexed_source(meta: Meta, earlier: Sequence[Meta]) -> bool:
+def _index_add_source(meta: Meta, earlier: Sequence[Meta]) -> bool:
     target, index = earlier
     return (
         meta.dtype == target.dtype
@@ -314,22 +314,22 @@ _MASK_INTO = Operand(BOOL, lambda meta, earlier: expandable(meta.size, earlier[0
 
 
 def _unary(name: str, saves: Saves, operand: Operand = REAL, source: str | None = None) -> Operator:
-    return in_place(name, source or f"{{0}}.{name}()", (operand,), _keeps, saves)
+    return in_place_row(name, source or f"{{0}}.{name}()", (operand,), _keeps, saves)
 
 
 def _number(name: str, rule: Rule = _with_number, operand: Operand = ARITHMETIC) -> Operator:
     method = name.removesuffix("number_")
-    return in_place(name, f"{{0}}.{method}({{value}})", (operand,), rule, NOTHING, (VALUE,))
+    return in_place_row(name, f"{{0}}.{method}({{value}})", (operand,), rule, NOTHING, (VALUE,))
 
 
 ROWS = (
-    in_place("add_", "{0}.add_({1})", (ANY, _INTO), _keeps),
-    in_place("sub_", "{0}.sub_({1})", (ARITHMETIC, _NUMBERS_INTO), _keeps),
-    in_place("mul_", "{0}.mul_({1})", (ANY, _INTO), _keeps, CROSS),
-    in_place("div_", "{0}.div_({1})", (SMOOTH, _NUMBERS_INTO), _divides, ((0, (1,)), (1, (0, 1)))),
-    in_place("copy_", "{0}.copy_({1})", (ANY, _INTO), _copied, fills=writes_all),
-    in_place("lerp_", "{0}.lerp_({1}, {value})", (SMOOTH, _FLOATS_INTO), _same_dtypes, NOTHING, (VALUE,)),
-    in_place(
+    in_place_row("add_", "{0}.add_({1})", (ANY, _INTO), _keeps),
+    in_place_row("sub_", "{0}.sub_({1})", (ARITHMETIC, _NUMBERS_INTO), _keeps),
+    in_place_row("mul_", "{0}.mul_({1})", (ANY, _INTO), _keeps, CROSS),
+    in_place_row("div_", "{0}.div_({1})", (SMOOTH, _NUMBERS_INTO), _divides, ((0, (1,)), (1, (0, 1)))),
+    in_place_row("copy_", "{0}.copy_({1})", (ANY, _INTO), _copied, fills=writes_all),
+    in_place_row("lerp_", "{0}.lerp_({1}, {value})", (SMOOTH, _FLOATS_INTO), _same_dtypes, NOTHING, (VALUE,)),
+    in_place_row(
         "addcmul_",
         "{0}.addcmul_({1}, {2}, value={value})",
         (SMOOTH, _FLOATS_INTO, _FLOATS_INTO),
@@ -337,7 +337,7 @@ ROWS = (
         ((1, (2,)), (2, (1,))),
         (VALUE,),
     ),
-    in_place(
+    in_place_row(
         "addmm_",
         "{0}.addmm_({1}, {2})",
         (_MATRIX, Operand(INEXACT, _rows), Operand(INEXACT, _columns)),
@@ -349,8 +349,8 @@ ROWS = (
     _number("sub_number_"),
     _number("mul_number_"),
     _number("div_number_", _divides_by_number, SMOOTH),
-    in_place("mul_complex_number_", "{0}.mul_({value})", (_COMPLEX,), _keeps, NOTHING, (COMPLEX_VALUE,)),
-    in_place("mul_argument_", "{0}.mul_({1})", (ARITHMETIC, PYTHON), _keeps),
+    in_place_row("mul_complex_number_", "{0}.mul_({value})", (_COMPLEX,), _keeps, NOTHING, (COMPLEX_VALUE,)),
+    in_place_row("mul_argument_", "{0}.mul_({1})", (ARITHMETIC, PYTHON), _keeps),
     _unary("neg_", NOTHING, ARITHMETIC),
     _unary("abs_", SELF, NUMBERS),
     _unary("square_", SELF, ARITHMETIC),
@@ -361,9 +361,9 @@ ROWS = (
     _unary("sigmoid_", RESULT, SMOOTH),
     _unary("relu_", RESULT, NUMBERS),
     _unary("silu_", SELF, source="torch.nn.functional.silu({0}, inplace=True)"),
-    in_place("clamp_", "{0}.clamp_({min}, {max})", (NUMBERS,), _clamped, SELF, (_MIN, _MAX)),
-    in_place("zero_", "{0}.zero_()", (ANY,), _keeps, fills=writes_all, expanded=Expanded.ALLOWED),
-    in_place(
+    in_place_row("clamp_", "{0}.clamp_({min}, {max})", (NUMBERS,), _clamped, SELF, (_MIN, _MAX)),
+    in_place_row("zero_", "{0}.zero_()", (ANY,), _keeps, fills=writes_all, expanded=Expanded.ALLOWED),
+    in_place_row(
         "fill_",
         "{0}.fill_({value})",
         (ARITHMETIC,),
@@ -373,8 +373,8 @@ ROWS = (
         fills=writes_all,
         expanded=Expanded.ALLOWED,
     ),
-    in_place("logical_not_", "{0}.logical_not_()", (Operand(BOOL, ANY.fits),), _keeps),
-    in_place(
+    in_place_row("logical_not_", "{0}.logical_not_()", (Operand(BOOL, ANY.fits),), _keeps),
+    in_place_row(
         "cumsum_",
         "{0}.cumsum_({dim})",
         (NUMBERS,),
@@ -382,7 +382,7 @@ ROWS = (
         NOTHING,
         (DIM,),
     ),
-    in_place(
+    in_place_row(
         "masked_fill_",
         "{0}.masked_fill_({1}, {value})",
         (ARITHMETIC, _MASK_INTO),
@@ -392,7 +392,7 @@ ROWS = (
         expanded=Expanded.UNDEFINED,
         overlap=False,
     ),
-    in_place(
+    in_place_row(
         "index_fill_",
         "{0}.index_fill_({dim}, {1} % {n}, {value})",
         (NUMBERS, _VECTOR),
@@ -402,25 +402,25 @@ ROWS = (
         expanded=Expanded.UNDEFINED,
         overlap=False,
     ),
-    in_place(
+    in_place_row(
         "index_add_",
         "{0}.index_add_({dim}, {1} % {n}, {2})",
-        (ARITHMETIC, _VECTOR, Operand(_ARITHMETIC, _indexed_source)),
-        _indexed,
+        (ARITHMETIC, _VECTOR, Operand(_ARITHMETIC, _index_add_source)),
+        _index_add_rule,
         ((2, (2,)),),
         (_DIFFERING,),
         overlap=False,
     ),
-    in_place(
+    in_place_row(
         "index_copy_",
         "{0}.index_copy_({dim}, torch.tensor({index}, dtype=torch.int64{device}), {1})",
         (ANY, Operand(DTYPES, _like_but_one)),
-        _index_copied,
+        _index_copy_rule,
         ((1, (1,)),),
         (_DIFFERING, _POSITIONS),
         overlap=False,
     ),
-    in_place(
+    in_place_row(
         "scatter_",
         "{0}.scatter_({dim}, {1} % {n}, {value})",
         (NUMBERS, Operand(INDEX.dtypes, _slots)),
@@ -429,7 +429,7 @@ ROWS = (
         (FILLED_DIM, _FILL),
         overlap=False,
     ),
-    in_place(
+    in_place_row(
         "setitem_slice",
         "{0}[{slice}] = {1}",
         (_RANKED, _INTO),
@@ -439,7 +439,7 @@ ROWS = (
         fills=_part,
         overlap=False,
     ),
-    in_place(
+    in_place_row(
         "setitem_slice_number",
         "{0}[{slice}] = {value}",
         (Operand(_ARITHMETIC, _RANKED.fits),),
@@ -448,7 +448,7 @@ ROWS = (
         (*_SLICED, _FILL),
         fills=_part,
     ),
-    in_place(
+    in_place_row(
         "setitem_mask",
         "{0}[{1}] = {value}",
         (NUMBERS, Operand(BOOL, _leading_mask)),
@@ -458,7 +458,7 @@ ROWS = (
         expanded=Expanded.UNDEFINED,
         overlap=False,
     ),
-    in_place(
+    in_place_row(
         "setitem_index",
         "{0}[{1} % {n}] = {value}",
         (Operand(NUMERIC, _RANKED.fits), Operand(INDEX.dtypes, _RANKED.fits)),

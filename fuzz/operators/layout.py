@@ -15,10 +15,10 @@ from fuzz.operators.row import Meta, Mismatch, Size
 
 
 @lru_cache(maxsize=4096)
-def contiguous(size: Size) -> Size:
+def contiguous_strides(size: Size) -> Size:
     """The strides of a new contiguous tensor.
 
-    >>> contiguous((2, 3, 4))
+    >>> contiguous_strides((2, 3, 4))
     (12, 4, 1)
     """
     stride = []
@@ -104,7 +104,7 @@ def view_stride(size: Size, stride: Size, target: Size) -> Size | None:
     True
     """
     if 0 in size:
-        return stride if size == target else contiguous(target)
+        return stride if size == target else contiguous_strides(target)
     result = [0] * len(target)
     at = len(target) - 1
     base = stride[-1] if stride else 1
@@ -126,10 +126,10 @@ def view_stride(size: Size, stride: Size, target: Size) -> Size | None:
     return tuple(result)
 
 
-def broadcast(*sizes: Size) -> Size:
+def broadcast_sizes(*sizes: Size) -> Size:
     """The common size of operands; Mismatch if there is none.
 
-    >>> broadcast((2, 1), (3,))
+    >>> broadcast_sizes((2, 1), (3,))
     (2, 3)
     """
     result = sizes[0]
@@ -156,7 +156,7 @@ def expandable(size: Size, target: Size) -> bool:
     return lead >= 0 and all(n in (1, target[lead + i]) for i, n in enumerate(size))
 
 
-def _swap(operands: Sequence[tuple[Size, Size]], shape: Size, a: int, b: int) -> int:
+def _swap_dimension_order(operands: Sequence[tuple[Size, Size]], shape: Size, a: int, b: int) -> int:
     for _, stride in operands:
         if stride[a] == 0 or stride[b] == 0:
             continue
@@ -173,7 +173,7 @@ def elementwise_stride(size: Size, operands: Sequence[Meta]) -> Size | None:
     None where an operand's strides are not known.
     """
     tensors = [operand for operand in operands if not operand.number]
-    plain = contiguous(size)
+    plain = contiguous_strides(size)
     if all(operand.size == size and operand.stride == plain for operand in tensors):
         return plain
     spread = []
@@ -196,7 +196,7 @@ def elementwise_stride(size: Size, operands: Sequence[Meta]) -> Size | None:
     for i in range(1, len(order)):
         moving = i
         for j in range(i - 1, -1, -1):
-            sign = _swap(spread, size, order[j], order[moving])
+            sign = _swap_dimension_order(spread, size, order[j], order[moving])
             if sign > 0:
                 order[j], order[moving] = order[moving], order[j]
                 moving = j
@@ -221,4 +221,8 @@ def dimension(dim: object, rank: int) -> int:
 
 def is_channels_last(meta: Meta) -> bool:
     """Whether of four dimensions the second one is innermost, as images may lie."""
-    return len(meta.size) == 4 and meta.stride != contiguous(meta.size) and (meta.stride or ())[1:2] == (1,)
+    return (
+        len(meta.size) == 4
+        and meta.stride != contiguous_strides(meta.size)
+        and (meta.stride or ())[1:2] == (1,)
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fuzz.operators.builders import CROSS, FILLED_DIM, NOTHING, SELF, new_tensor, sized_dim
 from fuzz.operators.dtypes import COMPLEX, COMPLEX_OF, INEXACT, REAL_OF
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -24,7 +24,7 @@ from fuzz.operators.row import (
 _PRECISE = frozenset({"float32", "float64", "complex64", "complex128"})
 
 
-def _row(
+def _linear_algebra_row(
     name: str,
     source: str,
     operands: tuple[Operand, ...],
@@ -74,7 +74,7 @@ def _rows_by_rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result
 
 def _plain(metas: Sequence[Meta]) -> None:
     """Eager folds dimensions: of contiguous factors a backward keeps views, of others perhaps copies."""
-    if any(meta.stride != contiguous(meta.size) for meta in metas):
+    if any(meta.stride != contiguous_strides(meta.size) for meta in metas):
         raise Mismatch("a factor is not contiguous")
 
 
@@ -194,7 +194,7 @@ def _rank(*ranks: int, dtypes: frozenset[str] = INEXACT) -> Operand:
     return Operand(dtypes, lambda meta, earlier: len(meta.size) in ranks)
 
 
-def _with(rank: int, here: int, there: int) -> Operand:
+def _second_factor(rank: int, here: int, there: int) -> Operand:
     """A second factor: its dimension `there` is as long as the first one's dimension `here`."""
 
     def fits(meta: Meta, earlier: Sequence[Meta]) -> bool:
@@ -222,11 +222,21 @@ _THREES = Operand(INEXACT, lambda meta, earlier: meta.size[-1:] == (3,))
 _TWIN = Operand(INEXACT, lambda meta, earlier: meta[:2] == earlier[0][:2])
 
 ROWS = (
-    _row(
-        "einsum_rows", 'torch.einsum("ij,kj->ik", {0}, {1})', (_MATRIX, _with(2, 1, 1)), _rows_by_rows, CROSS
+    _linear_algebra_row(
+        "einsum_rows",
+        'torch.einsum("ij,kj->ik", {0}, {1})',
+        (_MATRIX, _second_factor(2, 1, 1)),
+        _rows_by_rows,
+        CROSS,
     ),
-    _row("einsum_batch", 'torch.einsum("bij,j->bi", {0}, {1})', (_rank(3), _with(1, 2, 0)), _weighted, CROSS),
-    _row(
+    _linear_algebra_row(
+        "einsum_batch",
+        'torch.einsum("bij,j->bi", {0}, {1})',
+        (_rank(3), _second_factor(1, 2, 0)),
+        _weighted,
+        CROSS,
+    ),
+    _linear_algebra_row(
         "tensordot",
         "torch.tensordot({0}, {1}, dims=1)",
         (
@@ -236,31 +246,39 @@ ROWS = (
         _contracted,
         CROSS,
     ),
-    _row("cross", "torch.linalg.cross({0}, {1})", (_THREES, _TWIN), _crossed, CROSS),
-    _row("trace", "{0}.trace()", (_TRACED,), _traced, NOTHING),
-    _row("matrix_square", "torch.linalg.matrix_power({0}, 2)", (_MATRIX,), _square, SELF),
-    _row("diag_embed", "torch.diag_embed({0})", (_rank(1, 2, 3),), _on_diagonal, NOTHING),
-    _row("fft", "torch.fft.fft({0}, dim={dim})", (_COMPLEX,), _transformed, NOTHING, (FILLED_DIM,)),
-    _row("ifft", "torch.fft.ifft({0}, dim={dim})", (_COMPLEX,), _transformed, NOTHING, (FILLED_DIM,)),
-    _row("rfft", "torch.fft.rfft({0}, dim={dim})", (_REAL,), _half_transformed, SELF, (FILLED_DIM,)),
-    _row("irfft", "torch.fft.irfft({0}, dim={dim})", (_COMPLEX,), _back_transformed, NOTHING, (FILLED_DIM,)),
-    _row("fft2", "torch.fft.fft2({0})", (_SPECTRUM,), _transformed_twice, NOTHING),
-    _row(
+    _linear_algebra_row("cross", "torch.linalg.cross({0}, {1})", (_THREES, _TWIN), _crossed, CROSS),
+    _linear_algebra_row("trace", "{0}.trace()", (_TRACED,), _traced, NOTHING),
+    _linear_algebra_row("matrix_square", "torch.linalg.matrix_power({0}, 2)", (_MATRIX,), _square, SELF),
+    _linear_algebra_row("diag_embed", "torch.diag_embed({0})", (_rank(1, 2, 3),), _on_diagonal, NOTHING),
+    _linear_algebra_row(
+        "fft", "torch.fft.fft({0}, dim={dim})", (_COMPLEX,), _transformed, NOTHING, (FILLED_DIM,)
+    ),
+    _linear_algebra_row(
+        "ifft", "torch.fft.ifft({0}, dim={dim})", (_COMPLEX,), _transformed, NOTHING, (FILLED_DIM,)
+    ),
+    _linear_algebra_row(
+        "rfft", "torch.fft.rfft({0}, dim={dim})", (_REAL,), _half_transformed, SELF, (FILLED_DIM,)
+    ),
+    _linear_algebra_row(
+        "irfft", "torch.fft.irfft({0}, dim={dim})", (_COMPLEX,), _back_transformed, NOTHING, (FILLED_DIM,)
+    ),
+    _linear_algebra_row("fft2", "torch.fft.fft2({0})", (_SPECTRUM,), _transformed_twice, NOTHING),
+    _linear_algebra_row(
         "cdist",
         "torch.cdist({0}, {1})",
-        (_POINTS, _with(2, 1, 1)),
+        (_POINTS, _second_factor(2, 1, 1)),
         _distances,
         ((0, (0, 1)), (1, (0, 1)), ("result", (0, 1))),
     ),
-    _row("linalg_inv", f"torch.linalg.inv({_POSITIVE})", (_POINTS,), _inverted, _BOTH),
-    _row(
+    _linear_algebra_row("linalg_inv", f"torch.linalg.inv({_POSITIVE})", (_POINTS,), _inverted, _BOTH),
+    _linear_algebra_row(
         "linalg_qr",
         f"torch.linalg.qr({_POSITIVE})",
         (_POINTS,),
         _taken_apart,
         ((0, (0,)), ("result", (0,)), ("second", (0,))),
     ),
-    _row(
+    _linear_algebra_row(
         "linalg_solve",
         f"torch.linalg.solve({_POSITIVE}, {{1}})",
         (_POINTS, _SIDES),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fuzz.operators.builders import CROSS, new_tensor
 from fuzz.operators.dtypes import INEXACT
-from fuzz.operators.layout import broadcast, expandable
+from fuzz.operators.layout import broadcast_sizes, expandable
 from fuzz.operators.row import (
     Attributes,
     Expanded,
@@ -22,7 +22,7 @@ from fuzz.operators.row import (
 )
 
 
-def _row(name: str, source: str, operands: tuple[Operand, ...], rule: Rule, saves: Saves) -> Operator:
+def _matmul_row(name: str, source: str, operands: tuple[Operand, ...], rule: Rule, saves: Saves) -> Operator:
     return Operator(
         name=name,
         kind=Kind.MATMUL,
@@ -45,16 +45,16 @@ def _row(name: str, source: str, operands: tuple[Operand, ...], rule: Rule, save
     )
 
 
-def product(a: Size, b: Size) -> Size:
+def matmul_size(a: Size, b: Size) -> Size:
     """The size of `torch.matmul` of two tensors.
 
-    >>> product((5, 2, 3), (3, 4))
+    >>> matmul_size((5, 2, 3), (3, 4))
     (5, 2, 4)
     """
     if not a or not b or a[-1] != (b[-2] if len(b) > 1 else b[0]):
         raise Mismatch(f"no matrix product of {a} and {b}")
     rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
-    return broadcast(a[:-2], b[:-2]) + rows + columns
+    return broadcast_sizes(a[:-2], b[:-2]) + rows + columns
 
 
 def _of_ranks(metas: Sequence[Meta], *ranks: int) -> None:
@@ -64,21 +64,21 @@ def _of_ranks(metas: Sequence[Meta], *ranks: int) -> None:
         raise Mismatch("the dtypes differ")
 
 
-def _plain(a: int, b: int) -> Rule:
+def _matmul_rule(a: int, b: int) -> Rule:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
         _of_ranks(metas, a, b)
         if metas[0].size[:-2] != metas[1].size[:-2]:
             raise Mismatch("the batches differ")
-        return new_tensor(metas[0].dtype, product(metas[0].size, metas[1].size))
+        return new_tensor(metas[0].dtype, matmul_size(metas[0].size, metas[1].size))
 
     return rule
 
 
-def _general(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _general_matmul_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     a, b = metas
     if a.dtype != b.dtype:
         raise Mismatch("the dtypes differ")
-    size = product(a.size, b.size)
+    size = matmul_size(a.size, b.size)
     if len(a.size) <= 2 and len(b.size) <= 2:
         return new_tensor(a.dtype, size)
     # How eager folds batches decides the strides; they are left open.
@@ -90,9 +90,9 @@ def _outer(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return new_tensor(metas[0].dtype, metas[0].size + metas[1].size)
 
 
-def _added(ranks: int) -> Rule:
+def _addmm_rule(ranks: int) -> Rule:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-        [result] = _plain(ranks, ranks)(metas[1:], attributes)
+        [result] = _matmul_rule(ranks, ranks)(metas[1:], attributes)
         if metas[0].dtype != metas[1].dtype or not expandable(metas[0].size, result.meta.size):
             raise Mismatch("the added tensor does not fit the product")
         return (result,)
@@ -100,7 +100,7 @@ def _added(ranks: int) -> Rule:
     return rule
 
 
-def _linear(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _linear_layer_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     x, weight, bias = metas
     if len(x.size) != 2:  # others end in a view of a tensor that nobody sees
         raise Mismatch("a matrix is needed")
@@ -116,7 +116,7 @@ def _rank(*ranks: int) -> Operand:
     return Operand(INEXACT, lambda meta, earlier: len(meta.size) in ranks)
 
 
-def _factor(rank: int, left: int = 0) -> Operand:
+def _right_matmul_factor(rank: int, left: int = 0) -> Operand:
     """A right factor of operand number `left`."""
 
     def fits(meta: Meta, earlier: Sequence[Meta]) -> bool:
@@ -133,7 +133,7 @@ def _factor(rank: int, left: int = 0) -> Operand:
 
 def _matmul_fits(meta: Meta, earlier: Sequence[Meta]) -> bool:
     try:
-        product(earlier[0].size, meta.size)
+        matmul_size(earlier[0].size, meta.size)
     except Mismatch:
         return False
     return meta.dtype == earlier[0].dtype
@@ -161,24 +161,30 @@ _FACTORS: Saves = ((1, (2,)), (2, (1,)))
 _VECTOR_TOO = Operand(INEXACT, lambda meta, earlier: len(meta.size) == 1 and meta.dtype == earlier[0].dtype)
 
 ROWS = (
-    _row("mm", "{0} @ {1}", (_MATRIX, _factor(2)), _plain(2, 2), CROSS),
-    _row("mv", "{0} @ {1}", (_MATRIX, _factor(1)), _plain(2, 1), CROSS),
-    _row("dot", "torch.dot({0}, {1})", (_VECTOR, _factor(1)), _plain(1, 1), CROSS),
-    _row("bmm", "torch.bmm({0}, {1})", (_BATCH, _factor(3)), _plain(3, 3), CROSS),
-    _row("matmul", "torch.matmul({0}, {1})", (_ANY, Operand(INEXACT, _matmul_fits)), _general, CROSS),
-    _row("outer", "torch.outer({0}, {1})", (_VECTOR, _VECTOR_TOO), _outer, CROSS),
-    _row(
+    _matmul_row("mm", "{0} @ {1}", (_MATRIX, _right_matmul_factor(2)), _matmul_rule(2, 2), CROSS),
+    _matmul_row("mv", "{0} @ {1}", (_MATRIX, _right_matmul_factor(1)), _matmul_rule(2, 1), CROSS),
+    _matmul_row("dot", "torch.dot({0}, {1})", (_VECTOR, _right_matmul_factor(1)), _matmul_rule(1, 1), CROSS),
+    _matmul_row("bmm", "torch.bmm({0}, {1})", (_BATCH, _right_matmul_factor(3)), _matmul_rule(3, 3), CROSS),
+    _matmul_row(
+        "matmul",
+        "torch.matmul({0}, {1})",
+        (_ANY, Operand(INEXACT, _matmul_fits)),
+        _general_matmul_rule,
+        CROSS,
+    ),
+    _matmul_row("outer", "torch.outer({0}, {1})", (_VECTOR, _VECTOR_TOO), _outer, CROSS),
+    _matmul_row(
         "addmm",
         "torch.addmm({0}, {1}, {2})",
-        (_rank(0, 1, 2), Operand(INEXACT, _left_of_added), _factor(2, left=1)),
-        _added(2),
+        (_rank(0, 1, 2), Operand(INEXACT, _left_of_added), _right_matmul_factor(2, left=1)),
+        _addmm_rule(2),
         _FACTORS,
     ),
-    _row(
+    _matmul_row(
         "linear",
         "torch.nn.functional.linear({0}, {1}, {2})",
         (_ANY, Operand(INEXACT, _weight), Operand(INEXACT, _bias)),
-        _linear,
+        _linear_layer_rule,
         CROSS,
     ),
 )

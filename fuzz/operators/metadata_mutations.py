@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fuzz.choices import Choices
 from fuzz.operators.builders import ANY, DIM, NOTHING, lengths, same_dtype
 from fuzz.operators.dtypes import DTYPES, INEXACT
-from fuzz.operators.layout import contiguous, dimension
+from fuzz.operators.layout import contiguous_strides, dimension
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -23,11 +23,11 @@ from fuzz.operators.row import (
     Rule,
     Size,
 )
-from fuzz.operators.view_rules import restride, squeeze, transpose, transpose_matrix, unsqueeze
+from fuzz.operators.view_rules import restride_rule, squeeze, transpose_matrix, transpose_rule, unsqueeze_rule
 from fuzz.operators.views import DIM0, DIM1, NEW_DIM, RESTRIDED
 
 
-def _row(
+def _metadata_row(
     name: str,
     source: str,
     rule: Rule,
@@ -62,21 +62,21 @@ def _row(
 # rules
 
 
-def _resized(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
+def _resize_rule(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
     """A tensor that has the size already is left alone; any other becomes contiguous."""
     meta = metas[0]
     if size == meta.size:
         return (Result(meta),)
     if meta.stride is None:
         raise Mismatch("a new size for a tensor whose offset is not modelled")
-    return (Result(meta._replace(size=size, stride=contiguous(size))),)
+    return (Result(meta._replace(size=size, stride=contiguous_strides(size))),)
 
 
 def _resized_as(metas: Sequence[Meta]) -> tuple[Result, ...]:
     if any(meta.conj or meta.neg for meta in metas):
         # ATen resizes a copy without these bits, and copies what nothing has written.
         raise Mismatch("a lazily conjugated or negated tensor")
-    return _resized(metas, metas[1].size)
+    return _resize_rule(metas, metas[1].size)
 
 
 def _moved(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -89,7 +89,7 @@ def _moved(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def _moved_within(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     _moved(metas, attributes)
-    return (Result(restride(metas[1], attributes)),)
+    return (Result(restride_rule(metas[1], attributes)),)
 
 
 def _emptied(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -118,7 +118,7 @@ def _requires(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
 # operands and attributes
 
 
-def _draw_new_size(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+def _draw_resized_size(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
     """Fewer elements, about as many, or more."""
     sizes: list[Size] = [(2,), (3, 2), (7,), (2, 5), (1,), (4, 4), (), (0,), (3, 3), (2, 1, 3)]
     if 0 in metas[0].size:
@@ -145,48 +145,50 @@ _SOURCE = Operand(DTYPES, lambda meta, earlier: same_dtype(meta, earlier) and no
 _MODELLED_SOURCE = Operand(
     DTYPES, lambda meta, earlier: meta.stride is not None and _SOURCE.fits(meta, earlier)
 )
-_NEW_SIZE = Attribute("size", "ints", _draw_new_size)
+_NEW_SIZE = Attribute("size", "ints", _draw_resized_size)
 _FLAG = Attribute("value", "bool", lambda choices, metas, chosen: not choices.chance(0.25))
 
 ROWS = (
-    _row("t_", "{0}.t_()", lambda m, a: (Result(transpose_matrix(m[0])),), operands=(_MATRIX,)),
-    _row(
+    _metadata_row("t_", "{0}.t_()", lambda m, a: (Result(transpose_matrix(m[0])),), operands=(_MATRIX,)),
+    _metadata_row(
         "transpose_",
         "{0}.transpose_({dim0}, {dim1})",
-        lambda m, a: (Result(transpose(m[0], a)),),
+        lambda m, a: (Result(transpose_rule(m[0], a)),),
         (DIM0, DIM1),
     ),
-    _row(
+    _metadata_row(
         "swapdims_",
         "{0}.swapdims_({dim0}, {dim1})",
-        lambda m, a: (Result(transpose(m[0], a)),),
+        lambda m, a: (Result(transpose_rule(m[0], a)),),
         (DIM0, DIM1),
     ),
-    _row("squeeze_", "{0}.squeeze_()", lambda m, a: (Result(squeeze(m[0], range(len(m[0].size)))),)),
-    _row(
+    _metadata_row("squeeze_", "{0}.squeeze_()", lambda m, a: (Result(squeeze(m[0], range(len(m[0].size)))),)),
+    _metadata_row(
         "squeeze_dim_",
         "{0}.squeeze_({dim})",
         _squeezed_along,
         (DIM,),
         (_PLAIN,),
     ),
-    _row("unsqueeze_", "{0}.unsqueeze_({dim})", lambda m, a: (Result(unsqueeze(m[0], a)),), (NEW_DIM,)),
-    _row(
+    _metadata_row(
+        "unsqueeze_", "{0}.unsqueeze_({dim})", lambda m, a: (Result(unsqueeze_rule(m[0], a)),), (NEW_DIM,)
+    ),
+    _metadata_row(
         "as_strided_",
         "{0}.as_strided_({size}, {stride}, {offset})",
-        lambda m, a: (Result(restride(m[0], a)),),
+        lambda m, a: (Result(restride_rule(m[0], a)),),
         RESTRIDED,
         (_MODELLED,),
     ),
-    _row(
+    _metadata_row(
         "resize_",
         "{0}.resize_({size})",
-        lambda m, a: _resized(m, lengths(a)),
+        lambda m, a: _resize_rule(m, lengths(a)),
         (_NEW_SIZE,),
         (_MODELLED,),
         change=Change.RESIZE,
     ),
-    _row(
+    _metadata_row(
         "resize_as_",
         "{0}.resize_as_({1})",
         lambda m, a: _resized_as(m),
@@ -197,8 +199,8 @@ ROWS = (
         ),
         change=Change.RESIZE,
     ),
-    _row("set_", "{0}.set_({1})", _moved, (), (_PLAIN, _SOURCE), change=Change.STORAGE),
-    _row(
+    _metadata_row("set_", "{0}.set_({1})", _moved, (), (_PLAIN, _SOURCE), change=Change.STORAGE),
+    _metadata_row(
         "set_storage_",
         "{0}.set_({1}.untyped_storage(), {offset}, {size}, {stride})",
         _moved_within,
@@ -206,8 +208,10 @@ ROWS = (
         (_PLAIN, _MODELLED_SOURCE),
         change=Change.UNTYPED,
     ),
-    _row("set_empty_", "{0}.set_()", _emptied, operands=(_PLAIN,), change=Change.STORAGE),
-    _row("set_data_", "{0}.data = {1}", _moved, (), (_PLAIN, _SOURCE), change=Change.DATA),
-    _row("detach_", "{0}.detach_()", _same, change=Change.DETACH),
-    _row("requires_grad_", "{0}.requires_grad_({value})", _requires, (_FLAG,), change=Change.REQUIRE),
+    _metadata_row("set_empty_", "{0}.set_()", _emptied, operands=(_PLAIN,), change=Change.STORAGE),
+    _metadata_row("set_data_", "{0}.data = {1}", _moved, (), (_PLAIN, _SOURCE), change=Change.DATA),
+    _metadata_row("detach_", "{0}.detach_()", _same, change=Change.DETACH),
+    _metadata_row(
+        "requires_grad_", "{0}.requires_grad_({value})", _requires, (_FLAG,), change=Change.REQUIRE
+    ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fuzz.choices import Choices
 from fuzz.operators.builders import INDEX, NOTHING, SELF, VALUE, draw_bool, integer
 from fuzz.operators.dtypes import FLOATS
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -27,7 +27,7 @@ from fuzz.operators.row import (
 SINGLE = frozenset({"float32", "float64"})  # half precision is not implemented on every CPU
 
 
-def neural(
+def neural_row(
     name: str,
     source: str,
     operands: tuple[Operand, ...],
@@ -66,8 +66,8 @@ def neural(
 
 def new_output(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
     """A new tensor, contiguous if the input is; kernels choose its strides otherwise."""
-    plain = metas[0].stride == contiguous(metas[0].size)
-    return (Result(Meta(metas[0].dtype, size, contiguous(size) if plain else None)),)
+    plain = metas[0].stride == contiguous_strides(metas[0].size)
+    return (Result(Meta(metas[0].dtype, size, contiguous_strides(size) if plain else None)),)
 
 
 def check_one_dtype(metas: Sequence[Meta]) -> None:
@@ -77,7 +77,7 @@ def check_one_dtype(metas: Sequence[Meta]) -> None:
         raise Mismatch("there are no elements")
 
 
-def _convolved(transposed: bool) -> Rule:
+def _convolution_rule(transposed: bool) -> Rule:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
         check_one_dtype(metas)
         x, weight = metas
@@ -96,13 +96,13 @@ def _convolved(transposed: bool) -> Rule:
             raise Mismatch("the kernel is larger than the input")
         size = (x.size[0], weight.size[made], *space)
         # Which layout a kernel gives its result depends on both.
-        plain = all(meta.stride == contiguous(meta.size) and 1 not in meta.size[:2] for meta in metas)
-        return (Result(Meta(x.dtype, size, contiguous(size) if plain and len(size) == 4 else None)),)
+        plain = all(meta.stride == contiguous_strides(meta.size) and 1 not in meta.size[:2] for meta in metas)
+        return (Result(Meta(x.dtype, size, contiguous_strides(size) if plain and len(size) == 4 else None)),)
 
     return rule
 
 
-def _convolved_volume(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _volume_convolution_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """A volume without a batch, and the kernel of one channel."""
     check_one_dtype(metas)
     whole, kernel = metas[0].size, metas[1].size
@@ -116,7 +116,7 @@ def _convolved_volume(metas: Sequence[Meta], attributes: Attributes) -> tuple[Re
     return (Result(Meta(metas[0].dtype, (1, *space), None)),)
 
 
-def _pooled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _pooling_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """Windows of two by two that overlap, or do not."""
     check_one_dtype(metas)
     size, step = metas[0].size, integer(attributes, "step")
@@ -126,7 +126,7 @@ def _pooled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     return new_output(metas, size[:-2] + space)
 
 
-def _pooled_rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _row_pooling_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """Windows of two that overlap, or do not."""
     check_one_dtype(metas)
     size, step = metas[0].size, integer(attributes, "step")
@@ -137,7 +137,7 @@ def _pooled_rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result,
     return (Result(Meta(metas[0].dtype, (*size[:-1], (size[-1] - 2) // step + 1), None)),)
 
 
-def _enlarged(times: float, *ranks: int) -> Rule:
+def _upsampling_rule(times: float, *ranks: int) -> Rule:
     """As many times as large in space."""
 
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -150,7 +150,7 @@ def _enlarged(times: float, *ranks: int) -> Rule:
     return rule
 
 
-def _attended(rank: int) -> Rule:
+def _attention_rule(rank: int) -> Rule:
     """Contiguous queries, keys and values: of others, kernels choose what a backward keeps."""
 
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -158,7 +158,7 @@ def _attended(rank: int) -> Rule:
         query, key, value = (meta.size for meta in metas)
         if len(query) != rank or key != value or key != (*query[:-2], *key[-2:-1], query[-1]):
             raise Mismatch("queries, keys and values do not fit")
-        if any(meta.stride != contiguous(meta.size) for meta in metas):
+        if any(meta.stride != contiguous_strides(meta.size) for meta in metas):
             raise Mismatch("queries, keys or values are not contiguous")
         return (Result(Meta(metas[0].dtype, query, None)),)
 
@@ -173,7 +173,7 @@ def _averaged(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
     return (Result(Meta(metas[0].dtype, (*size[:-2], 2, 2), None)),)
 
 
-def _padded(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _padding_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     size = metas[0].size
     if not size or 0 in size:
         raise Mismatch("nothing to pad")
@@ -225,7 +225,7 @@ def _draw_edge(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> C
     return choices.pick((0, 1, 2, -1))
 
 
-def _kernel(meta: Meta, earlier: Sequence[Meta]) -> bool:
+def _convolution_kernel(meta: Meta, earlier: Sequence[Meta]) -> bool:
     x = earlier[0]
     return (
         meta.dtype == x.dtype
@@ -235,7 +235,7 @@ def _kernel(meta: Meta, earlier: Sequence[Meta]) -> bool:
     )
 
 
-def _volume_kernel(meta: Meta, earlier: Sequence[Meta]) -> bool:
+def _volume_convolution_kernel(meta: Meta, earlier: Sequence[Meta]) -> bool:
     x = earlier[0]
     return (
         meta.dtype == x.dtype
@@ -297,115 +297,121 @@ _PAIR: Saves = ((0, (0, 1)), (1, (0, 1)))
 FUNCTION = "torch.nn.functional."
 
 
-def _attention(name: str, rank: int, saves: Saves) -> Operator:
+def _attention_row(name: str, rank: int, saves: Saves) -> Operator:
     """Attention with other kernels, which keep other things, for each rank."""
-    return neural(
+    return neural_row(
         name,
         FUNCTION + "scaled_dot_product_attention({0}, {1}, {2}, is_causal={causal})",
         (_SEQUENCE if rank == 3 else _IMAGE, Operand(SINGLE, _keys), Operand(SINGLE, _values)),
-        _attended(rank),
+        _attention_rule(rank),
         saves,
         (_CAUSAL,),
     )
 
 
 ROWS = (
-    neural(
+    neural_row(
         "conv1d",
         FUNCTION + "conv1d({0}, {1}, padding={padding})",
-        (_SEQUENCE, Operand(SINGLE, _kernel)),
-        _convolved(False),
+        (_SEQUENCE, Operand(SINGLE, _convolution_kernel)),
+        _convolution_rule(False),
         _PAIR,
         (_PADDING,),
     ),
-    neural(
+    neural_row(
         "conv2d",
         FUNCTION + "conv2d({0}, {1}, padding={padding})",
-        (_IMAGE, Operand(SINGLE, _kernel)),
-        _convolved(False),
+        (_IMAGE, Operand(SINGLE, _convolution_kernel)),
+        _convolution_rule(False),
         _PAIR,
         (_PADDING,),
     ),
-    neural(
+    neural_row(
         "conv3d",
         FUNCTION + "conv3d({0}, {1}.unsqueeze(0), padding={padding})",
-        (_IMAGE, Operand(SINGLE, _volume_kernel)),
-        _convolved_volume,
+        (_IMAGE, Operand(SINGLE, _volume_convolution_kernel)),
+        _volume_convolution_rule,
         _PAIR,
         (_PADDING,),
     ),
-    neural(
+    neural_row(
         "conv_transpose1d",
         FUNCTION + "conv_transpose1d({0}, {1}, padding={padding})",
         (_SEQUENCE, Operand(SINGLE, _back_kernel)),
-        _convolved(True),
+        _convolution_rule(True),
         _PAIR,
         (_PADDING,),
     ),
-    neural("avg_pool2d", FUNCTION + "avg_pool2d({0}, 2, {step})", (_SPATIAL,), _pooled, SELF, (_STEP,)),
-    neural("max_pool2d", FUNCTION + "max_pool2d({0}, 2, {step})", (_SPATIAL,), _pooled, SELF, (_STEP,)),
-    neural("max_pool1d", FUNCTION + "max_pool1d({0}, 2, {step})", (_ROWS,), _pooled_rows, SELF, (_STEP,)),
-    neural(
+    neural_row(
+        "avg_pool2d", FUNCTION + "avg_pool2d({0}, 2, {step})", (_SPATIAL,), _pooling_rule, SELF, (_STEP,)
+    ),
+    neural_row(
+        "max_pool2d", FUNCTION + "max_pool2d({0}, 2, {step})", (_SPATIAL,), _pooling_rule, SELF, (_STEP,)
+    ),
+    neural_row(
+        "max_pool1d", FUNCTION + "max_pool1d({0}, 2, {step})", (_ROWS,), _row_pooling_rule, SELF, (_STEP,)
+    ),
+    neural_row(
         "interpolate_nearest",
         FUNCTION + "interpolate({0}, scale_factor=2)",
         (_SPATIAL,),
-        _enlarged(2, 3, 4),
+        _upsampling_rule(2, 3, 4),
         NOTHING,
     ),
-    neural(
+    neural_row(
         "interpolate_linear",
         FUNCTION + 'interpolate({0}, scale_factor=2, mode="linear")',
         (_SEQUENCE,),
-        _enlarged(2, 3),
+        _upsampling_rule(2, 3),
         NOTHING,
     ),
-    neural(
+    neural_row(
         "interpolate_bilinear",
         FUNCTION + 'interpolate({0}, scale_factor=1.5, mode="bilinear", align_corners=True)',
         (_IMAGE,),
-        _enlarged(1.5, 4),
+        _upsampling_rule(1.5, 4),
         NOTHING,
     ),
-    _attention("attention", 3, ((2, (0, 1)),)),
-    _attention("attention_heads", 4, tuple((kept, (0, 1, 2)) for kept in (0, 1, 2, "result"))),
-    neural(
+    _attention_row("attention", 3, ((2, (0, 1)),)),
+    _attention_row("attention_heads", 4, tuple((kept, (0, 1, 2)) for kept in (0, 1, 2, "result"))),
+    neural_row(
         "adaptive_avg_pool2d",
         FUNCTION + "adaptive_avg_pool2d({0}, 2)",
         (_SPATIAL,),
         _averaged,
         SELF,
     ),
-    neural(
+    neural_row(
         "pad",
         FUNCTION + "pad({0}, ({before}, {after}), value={value})",
         (_RANKED,),
-        _padded,
+        _padding_rule,
         NOTHING,
         (*_EDGES, VALUE),
     ),
-    neural(
+    neural_row(
         "pad_reflect",
         FUNCTION + 'pad({0}, (1, 1), mode="reflect")',
         (_RANKED,),
         _reflected,
         SELF,
     ),
-    neural("glu", FUNCTION + "glu({0})", (_RANKED,), _halved, SELF),
-    neural(
+    neural_row("glu", FUNCTION + "glu({0})", (_RANKED,), _halved, SELF),
+    neural_row(
         "cross_entropy",
         FUNCTION + "cross_entropy({0}, {1} % {0}.shape[1])",
         (_SCORES, _LABELS),
         _classified,
         NOTHING,
     ),
-    neural(
+    neural_row(
         "nll_loss",
         FUNCTION + "nll_loss({0}, {1} % {0}.shape[1])",
         (_SCORES, _LABELS),
         _classified,
         SELF,
     ),
-    neural(
+    neural_row(
         "ctc_loss",
         FUNCTION
         + "ctc_loss({0}.log_softmax(2), {1} % ({0}.shape[2] - 1) + 1, ({0}.shape[0],) * {0}.shape[1], "
@@ -414,9 +420,9 @@ ROWS = (
         _labelled,
         NOTHING,
     ),
-    neural("smooth_l1_loss", FUNCTION + "smooth_l1_loss({0}, {1})", (_REAL, _TWIN), _compared, _PAIR),
-    neural("huber_loss", FUNCTION + "huber_loss({0}, {1})", (_REAL, _TWIN), _compared, _PAIR),
-    neural(
+    neural_row("smooth_l1_loss", FUNCTION + "smooth_l1_loss({0}, {1})", (_REAL, _TWIN), _compared, _PAIR),
+    neural_row("huber_loss", FUNCTION + "huber_loss({0}, {1})", (_REAL, _TWIN), _compared, _PAIR),
+    neural_row(
         "binary_cross_entropy_with_logits",
         FUNCTION + "binary_cross_entropy_with_logits({0}, {1})",
         (_REAL, _TWIN),

@@ -7,8 +7,8 @@ from functools import partial
 from math import prod
 
 from fuzz.operators.builders import SELF
-from fuzz.operators.layout import contiguous
-from fuzz.operators.neural import FUNCTION, SINGLE, check_one_dtype, neural, new_output
+from fuzz.operators.layout import contiguous_strides
+from fuzz.operators.neural import FUNCTION, SINGLE, check_one_dtype, neural_row, new_output
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -20,7 +20,7 @@ from fuzz.operators.row import (
     Result,
 )
 
-_row = partial(neural, kind=Kind.NORMALIZATION)
+_row = partial(neural_row, kind=Kind.NORMALIZATION)
 
 
 def _channels(metas: Sequence[Meta]) -> None:
@@ -48,7 +48,7 @@ def _normalized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
 
 def _instances_normalized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     size = metas[0].size
-    if len(size) < 3 or prod(size[2:]) < 2 or metas[0].stride != contiguous(size):
+    if len(size) < 3 or prod(size[2:]) < 2 or metas[0].stride != contiguous_strides(size):
         raise Mismatch("contiguous instances of several values are needed: of any other a copy is kept")
     _channels(metas)
     return new_output(metas, size)
@@ -57,7 +57,7 @@ def _instances_normalized(metas: Sequence[Meta], attributes: Attributes) -> tupl
 def _grouped(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     check_one_dtype(metas)
     size = metas[0].size
-    if len(size) < 2 or prod(size[1:]) < 2 or metas[0].stride != contiguous(size):
+    if len(size) < 2 or prod(size[1:]) < 2 or metas[0].stride != contiguous_strides(size):
         raise Mismatch("a contiguous tensor of rank 2 or more is needed: of any other a copy is kept")
     return new_output(metas, size)
 

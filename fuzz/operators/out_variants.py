@@ -12,7 +12,7 @@ from fuzz.operators import indexing, matmul, pointwise, reductions
 from fuzz.operators.builders import ANY, ARITHMETIC, INDEX, NOTHING, SMOOTH, expands, same_dtype
 from fuzz.operators.dtypes import CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC
 from fuzz.operators.inplace import writes_all
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -36,7 +36,7 @@ _PLAIN: Mapping[str, Operator] = {
 }
 
 
-def _row(
+def _out_row(
     name: str,
     source: str,
     operands: tuple[Operand, ...],
@@ -78,7 +78,7 @@ def _made(plain: str, metas: Sequence[Meta], attributes: Attributes) -> Meta:
     return result.meta
 
 
-def _given(plain: str, *, cast: bool = False) -> Rule:
+def _out_given_rule(plain: str, *, cast: bool = False) -> Rule:
     """The result goes into operand 0, which has its size and, unless it may be cast, its dtype."""
 
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -90,19 +90,19 @@ def _given(plain: str, *, cast: bool = False) -> Rule:
     return rule
 
 
-def _grown(plain: str) -> Rule:
+def _out_grown_rule(plain: str) -> Rule:
     """An empty operand 0 takes the size of the result."""
 
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
         made = _made(plain, metas, attributes)
-        if 0 not in metas[0].size or 0 in made.size or made.stride != contiguous(made.size):
+        if 0 not in metas[0].size or 0 in made.size or made.stride != contiguous_strides(made.size):
             raise Mismatch("a tensor with elements, or a result without, or one that is not contiguous")
         return (Result(metas[0]._replace(size=made.size, stride=made.stride)),)
 
     return rule
 
 
-def _filled(plain: str) -> Fills:
+def _out_filled_elements(plain: str) -> Fills:
     """All elements that the result has."""
 
     def fills(metas: Sequence[Meta], attributes: Attributes) -> Meta:
@@ -115,7 +115,7 @@ def _filled(plain: str) -> Fills:
 # ---------------------------------------------------------------------------------------------------------
 
 
-def _dim_of(plain: str) -> Attribute:
+def _out_dim(plain: str) -> Attribute:
     """The attribute `dim`: one along which the result has the size of operand 0."""
 
     def draw(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
@@ -209,61 +209,74 @@ _CHOSEN = Operand(INDEX.dtypes, _chosen)
 _PAIR = (ARITHMETIC, _INTO, _INTO)
 
 ROWS = (
-    _row("add_out", "torch.add({1}, {2}, out={0})", _PAIR, _given("add", cast=True), overlap=True),
-    _row("sub_out", "torch.sub({1}, {2}, out={0})", _PAIR, _given("sub", cast=True), overlap=True),
-    _row("mul_out", "torch.mul({1}, {2}, out={0})", _PAIR, _given("mul", cast=True), overlap=True),
-    _row(
+    _out_row(
+        "add_out", "torch.add({1}, {2}, out={0})", _PAIR, _out_given_rule("add", cast=True), overlap=True
+    ),
+    _out_row(
+        "sub_out", "torch.sub({1}, {2}, out={0})", _PAIR, _out_given_rule("sub", cast=True), overlap=True
+    ),
+    _out_row(
+        "mul_out", "torch.mul({1}, {2}, out={0})", _PAIR, _out_given_rule("mul", cast=True), overlap=True
+    ),
+    _out_row(
         "div_out",
         "torch.div({1}, {2}, out={0})",
         (SMOOTH, _INTO, _INTO),
-        _given("div", cast=True),
+        _out_given_rule("div", cast=True),
         overlap=True,
     ),
-    _row("sin_out", "torch.sin({1}, out={0})", (SMOOTH, _alike(expands)), _given("sin"), overlap=True),
-    _row("exp_out", "torch.exp({1}, out={0})", (SMOOTH, _alike(expands)), _given("exp"), overlap=True),
-    _row(
-        "mm_out", "torch.mm({1}, {2}, out={0})", (_of_rank(2), _alike(_rows), _alike(_columns)), _given("mm")
+    _out_row(
+        "sin_out", "torch.sin({1}, out={0})", (SMOOTH, _alike(expands)), _out_given_rule("sin"), overlap=True
     ),
-    _row(
+    _out_row(
+        "exp_out", "torch.exp({1}, out={0})", (SMOOTH, _alike(expands)), _out_given_rule("exp"), overlap=True
+    ),
+    _out_row(
+        "mm_out",
+        "torch.mm({1}, {2}, out={0})",
+        (_of_rank(2), _alike(_rows), _alike(_columns)),
+        _out_given_rule("mm"),
+    ),
+    _out_row(
         "bmm_out",
         "torch.bmm({1}, {2}, out={0})",
         (_of_rank(3), _alike(_rows), _alike(_columns)),
-        _given("bmm"),
+        _out_given_rule("bmm"),
     ),
-    _row(
+    _out_row(
         "sum_out",
         "torch.sum({1}, {dim}, out={0})",
         (Operand(_NUMBERS, ANY.fits), Operand(_NUMBERS, _longer)),
-        _given("sum_dim"),
-        (_dim_of("sum_dim"),),
+        _out_given_rule("sum_dim"),
+        (_out_dim("sum_dim"),),
     ),
-    _row(
+    _out_row(
         "cat_out",
         "torch.cat(({1}, {2}), {dim}, out={0})",
         (_RANKED, _alike(_part), _alike(_rest)),
-        _given("cat"),
-        (_dim_of("cat"),),
+        _out_given_rule("cat"),
+        (_out_dim("cat"),),
     ),
-    _row(
+    _out_row(
         "stack_out",
         "torch.stack(({1}, {2}), {dim}, out={0})",
         (_RANKED, _alike(_layer), _alike(_like_first)),
-        _given("stack"),
-        (_dim_of("stack"),),
+        _out_given_rule("stack"),
+        (_out_dim("stack"),),
     ),
-    _row(
+    _out_row(
         "index_select_out",
         "torch.index_select({1}, {dim}, {2} % {1}.shape[{dim}], out={0})",
         (_RANKED, _alike(_source), _CHOSEN),
-        _given("index_select"),
-        (_dim_of("index_select"),),
+        _out_given_rule("index_select"),
+        (_out_dim("index_select"),),
     ),
-    _row(
+    _out_row(
         "mul_resized_out",
         "torch.mul({1}, {2}, out={0})",
         (_EMPTY, ARITHMETIC, Operand(_NUMBERS, lambda meta, earlier: meta.size == earlier[1].size)),
-        _grown("mul"),
-        fills=_filled("mul"),
+        _out_grown_rule("mul"),
+        fills=_out_filled_elements("mul"),
         change=Change.RESIZE,
     ),
 )

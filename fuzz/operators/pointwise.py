@@ -34,7 +34,7 @@ from fuzz.operators.dtypes import (
     INTEGERS,
     NUMERIC,
     REAL_OF,
-    promote,
+    promote_dtypes,
 )
 from fuzz.operators.row import (
     Aliasing,
@@ -52,7 +52,7 @@ from fuzz.operators.row import (
 )
 
 
-def pointwise(
+def pointwise_row(
     name: str,
     source: str,
     operands: tuple[Operand, ...],
@@ -89,11 +89,11 @@ def keeps_dtype(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
 
 
 def _promotes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return elementwise(promote(metas), metas)
+    return elementwise(promote_dtypes(metas), metas)
 
 
 def _divides(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    dtype = promote(metas)
+    dtype = promote_dtypes(metas)
     return elementwise(dtype if dtype in INEXACT else "float32", metas)
 
 
@@ -102,7 +102,7 @@ def _compares(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
 
 
 def _with_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return elementwise(promote([*metas, as_number(attributes["value"])]), metas)
+    return elementwise(promote_dtypes([*metas, as_number(attributes["value"])]), metas)
 
 
 def _with_complex_number(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -124,19 +124,19 @@ def _power(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 
 def _scaled_sum(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    dtype = promote(metas)
+    dtype = promote_dtypes(metas)
     if isinstance(attributes["value"], float) and dtype not in INEXACT:
         raise Mismatch("a fraction times integers")
     return elementwise(dtype, metas)
 
 
 def _chooses(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return elementwise(promote(metas[1:]), metas)
+    return elementwise(promote_dtypes(metas[1:]), metas)
 
 
 def _clamps(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     bounds = [as_number(attributes["min"]), as_number(attributes["max"])]
-    return elementwise(promote([*metas, *bounds]), metas)
+    return elementwise(promote_dtypes([*metas, *bounds]), metas)
 
 
 def _absolute(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -155,28 +155,28 @@ def _same(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def unary(name: str, saves: Saves, *, operand: Operand = REAL, source: str | None = None) -> Operator:
     """A method of one tensor that keeps its dtype."""
-    return pointwise(name, source or f"{{0}}.{name}()", (operand,), keeps_dtype, saves)
+    return pointwise_row(name, source or f"{{0}}.{name}()", (operand,), keeps_dtype, saves)
 
 
 def test_row(name: str, source: str, operand: Operand) -> Operator:
     """A bool for each element of one tensor."""
-    return pointwise(name, source, (operand,), _compares, NOTHING, differentiable=False)
+    return pointwise_row(name, source, (operand,), _compares, NOTHING, differentiable=False)
 
 
 def binary(name: str, source: str, saves: Saves, dtypes: frozenset[str], rule: Rule = _promotes) -> Operator:
     operands = (Operand(dtypes, fits_anywhere), Operand(dtypes, broadcasts))
-    return pointwise(name, source, operands, rule, saves)
+    return pointwise_row(name, source, operands, rule, saves)
 
 
 def comparison(name: str, source: str, dtypes: frozenset[str], rule: Rule = _compares) -> Operator:
     operands = (Operand(dtypes, fits_anywhere), Operand(dtypes, broadcasts))
-    return pointwise(name, source, operands, rule, NOTHING, differentiable=False)
+    return pointwise_row(name, source, operands, rule, NOTHING, differentiable=False)
 
 
 def _number(
     name: str, source: str, saves: Saves, rule: Rule = _with_number, *, value: Attribute = VALUE
 ) -> Operator:
-    return pointwise(name, source, (ARITHMETIC,), rule, saves, attributes=(value,))
+    return pointwise_row(name, source, (ARITHMETIC,), rule, saves, attributes=(value,))
 
 
 _EXPONENT = Attribute("value", "int", lambda choices, metas, chosen: choices.pick((2, 3)))
@@ -212,9 +212,11 @@ ROWS = (
     unary("hardtanh", SELF, source="torch.nn.functional.hardtanh({0})"),
     unary("nan_to_num", SELF),
     unary("bitwise_not", NOTHING, operand=BITS, source="~{0}"),
-    pointwise("positive", "+{0}", (ARITHMETIC,), _same, NOTHING),
-    pointwise("abs_complex", "{0}.abs()", (_COMPLEX,), _absolute, ((0, (0,)), ("result", (0,)))),
-    pointwise("complex", "torch.complex({0}, {1})", (_SINGLE, REAL_LIKE), _combines, ((0, (0,)), (1, (1,)))),
+    pointwise_row("positive", "+{0}", (ARITHMETIC,), _same, NOTHING),
+    pointwise_row("abs_complex", "{0}.abs()", (_COMPLEX,), _absolute, ((0, (0,)), ("result", (0,)))),
+    pointwise_row(
+        "complex", "torch.complex({0}, {1})", (_SINGLE, REAL_LIKE), _combines, ((0, (0,)), (1, (1,)))
+    ),
     test_row("logical_not", "{0}.logical_not()", ANY),
     test_row("isfinite", "{0}.isfinite()", REAL),
     binary("add", "{0} + {1}", NOTHING, _ALL),
@@ -240,7 +242,7 @@ ROWS = (
     _number("mul_number", "{0} * {value}", NOTHING),
     _number("div_number", "{0} / {value}", NOTHING, _divides_by_number),
     _number("pow_number", "{0} ** {value}", SELF, _power, value=_EXPONENT),
-    pointwise(
+    pointwise_row(
         "gt_number",
         "{0} > {value}",
         (NUMBERS,),
@@ -251,9 +253,9 @@ ROWS = (
     ),
     _number("add_complex_number", "{0} + {value}", NOTHING, _with_complex_number, value=COMPLEX_VALUE),
     _number("mul_complex_number", "{0} * {value}", NOTHING, _with_complex_number, value=COMPLEX_VALUE),
-    pointwise("add_argument", "{0} + {1}", (ARITHMETIC, PYTHON), _promotes, NOTHING),
-    pointwise("mul_argument", "{0} * {1}", (ARITHMETIC, PYTHON), _promotes, NOTHING),
-    pointwise(
+    pointwise_row("add_argument", "{0} + {1}", (ARITHMETIC, PYTHON), _promotes, NOTHING),
+    pointwise_row("mul_argument", "{0} * {1}", (ARITHMETIC, PYTHON), _promotes, NOTHING),
+    pointwise_row(
         "add_scaled",
         "torch.add({0}, {1}, alpha={value})",
         (NUMBERS, Operand(NUMERIC, broadcasts)),
@@ -261,15 +263,15 @@ ROWS = (
         NOTHING,
         attributes=(VALUE,),
     ),
-    pointwise(
+    pointwise_row(
         "where",
         "torch.where({0}, {1}, {2})",
         (Operand(BOOL, fits_anywhere), Operand(DTYPES, broadcasts), Operand(DTYPES, broadcasts)),
         _chooses,
         ((0, (1, 2)),),
     ),
-    pointwise("clamp", _CLAMP, (NUMBERS,), _clamps, SELF, attributes=(_MIN, _MAX)),
-    pointwise(
+    pointwise_row("clamp", _CLAMP, (NUMBERS,), _clamps, SELF, attributes=(_MIN, _MAX)),
+    pointwise_row(
         "lerp",
         "torch.lerp({0}, {1}, {value})",
         (REAL, REAL_LIKE),
@@ -277,7 +279,7 @@ ROWS = (
         NOTHING,
         attributes=(VALUE,),
     ),
-    pointwise(
+    pointwise_row(
         "addcmul",
         "torch.addcmul({0}, {1}, {2}, value={value})",
         (REAL, REAL_LIKE, REAL_LIKE),

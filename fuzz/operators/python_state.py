@@ -125,7 +125,7 @@ def rows_or_nearest(x, index):
 def initial_state_lines(operators: Iterable[Operator]) -> list[str]:
     """The lines that make the fields which these rows use what they are before the first call.
 
-    >>> starting([row for row in ROWS if row.name == "count"])
+    >>> initial_state_lines([row for row in ROWS if row.name == "count"])
     ['state.calls = 0']
     """
     used: set[str] = set()
@@ -135,7 +135,7 @@ def initial_state_lines(operators: Iterable[Operator]) -> list[str]:
     return [line for field, line in START.items() if field in used]
 
 
-def _row(
+def _python_state_row(
     name: str,
     source: str,
     rule: Rule,
@@ -188,7 +188,7 @@ def _square(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     return (Result(Meta(metas[0].dtype, size, None)),)
 
 
-def _rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _python_state_rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     size, count = metas[0].size, 1
     if not size or not size[0]:
         raise Mismatch(f"a tensor of size {size} has no rows")
@@ -201,32 +201,36 @@ def _rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def _reads(name: str, source: str, defines: str = "", dtypes: frozenset[str] = NUMERIC) -> Operator:
     """Makes a tensor like its operand, by what Python state says."""
-    return _row(name, source, _alike, (Operand(dtypes, fits_anywhere),), defines)
+    return _python_state_row(name, source, _alike, (Operand(dtypes, fits_anywhere),), defines)
 
 
 def _does(name: str, source: str, defines: str = "") -> Operator:
     """Changes Python state alone."""
-    return _row(name, source, _nothing, (), defines, differentiable=False)
+    return _python_state_row(name, source, _nothing, (), defines, differentiable=False)
 
 
 _EXACT = Operand(frozenset({"float32", "float64"}), fits_anywhere)
 
 ROWS = (
-    _row("mark", "{0}.mark = True", _nothing, (NUMBERS,), differentiable=False),
+    _python_state_row("mark", "{0}.mark = True", _nothing, (NUMBERS,), differentiable=False),
     _reads("getattr_mark", '({0} * 2 if getattr({0}, "mark", False) else {0} * 3)'),
     _reads("hasattr_mark", '({0} + 1 if hasattr({0}, "mark") else {0} + 2)'),
     _does("count", "state.calls += 1"),
     _reads("read_count", "{0} * (state.calls + 2)"),
-    _row("log_size", "state.sizes.append({0}.shape[0])", _ranked, (NUMBERS,), differentiable=False),
+    _python_state_row(
+        "log_size", "state.sizes.append({0}.shape[0])", _ranked, (NUMBERS,), differentiable=False
+    ),
     _reads("read_log", "{0} * (len(state.sizes) + 2)"),
-    _row("keep_entry", "state.entries[{0}.dim()] = {0}.shape", _nothing, (NUMBERS,), differentiable=False),
+    _python_state_row(
+        "keep_entry", "state.entries[{0}.dim()] = {0}.shape", _nothing, (NUMBERS,), differentiable=False
+    ),
     _does("switch_flag", "state.flag = not state.flag"),
     _reads("first_time", "first_time(state, {0})", _FIRST_TIME),
     _reads("lru_cached", "{0} * table({0}.dim()).to({0}.dtype)", _TABLE, FLOATS),
     _reads("cached", "cached(state, {0})", _CACHED, FLOATS),
     _reads("lazily", "lazily(state, {0})", _LAZILY, FLOATS),
     _reads("running", "running(state, {0})", _RUNNING, FLOATS),
-    _row("optimizer_step", "step(state, {0})", _nothing, (REAL,), _STEP, differentiable=False),
+    _python_state_row("optimizer_step", "step(state, {0})", _nothing, (REAL,), _STEP, differentiable=False),
     _does("switch_training", "state.layer.train(not state.layer.training)"),
     _reads("read_training", "{0} * (2 if state.layer.training else 3)"),
     _does("hook_module", "hook(state)", _HOOK),
@@ -234,12 +238,12 @@ ROWS = (
     _reads("numpy_random", "{0} * float(numpy.random.random_sample())", dtypes=FLOATS),
     _does("use_deterministic", "torch.use_deterministic_algorithms(True, warn_only=True)"),
     _does("enter_mode", "Watching().__enter__()", _WATCHING),
-    _row("cholesky_or_double", "cholesky_or_double({0})", _square, (_EXACT,), _CHOLESKY, RESULT),
-    _row("inverse_or_double", "inverse_or_double({0})", _square, (_EXACT,), _INVERSE, RESULT),
-    _row(
+    _python_state_row("cholesky_or_double", "cholesky_or_double({0})", _square, (_EXACT,), _CHOLESKY, RESULT),
+    _python_state_row("inverse_or_double", "inverse_or_double({0})", _square, (_EXACT,), _INVERSE, RESULT),
+    _python_state_row(
         "rows_or_nearest",
         "rows_or_nearest({0}, {1})",
-        _rows,
+        _python_state_rows,
         (REAL, INDEX),
         _ROWS_OR_NEAREST,
         ((1, (0,)),),

@@ -20,13 +20,13 @@ from fuzz.operators.builders import (
     SELF,
     SMOOTH,
     empty_like,
-    ints,
+    ints_attribute,
     new_tensor,
     reduce_size,
     sized_dim,
 )
 from fuzz.operators.dtypes import FLOATS, INEXACT
-from fuzz.operators.layout import contiguous, dimension
+from fuzz.operators.layout import contiguous_strides, dimension
 from fuzz.operators.row import (
     Attribute,
     Attributes,
@@ -43,7 +43,7 @@ from fuzz.operators.row import (
 )
 
 
-def _row(
+def _reduction_row(
     name: str,
     source: str,
     operand: Operand,
@@ -113,7 +113,7 @@ def _along(dtype: Dtype, filled: bool = False) -> Rule:
 
 def _sum_dims(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     size = metas[0].size
-    dims = [dimension(dim, len(size)) for dim in ints(attributes, "dims")]
+    dims = [dimension(dim, len(size)) for dim in ints_attribute(attributes, "dims")]
     if not dims or len(set(dims)) < len(dims):
         raise Mismatch("no dimensions, or one of them twice")
     return new_tensor(_summed(metas[0].dtype), reduce_size(size, dims, attributes["keepdim"]))
@@ -160,10 +160,10 @@ def _scanned(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
 
 def _softened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     dimension(attributes["dim"], len(metas[0].size))
-    return (Result(metas[0]._replace(stride=contiguous(metas[0].size), offset=0)),)
+    return (Result(metas[0]._replace(stride=contiguous_strides(metas[0].size), offset=0)),)
 
 
-def _normalized(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _normalization_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     if not meta.size or prod(meta.size) == 0:
         raise Mismatch("nothing to normalize")
@@ -201,18 +201,20 @@ _BOTH: Saves = ((0, (0,)), ("result", (0,)))
 _PAIR: Saves = ((0, (0, 1)), (1, (0, 1)))
 
 ROWS = (
-    _row("sum", "{0}.sum()", ANY, _whole(_summed), NOTHING),
-    _row("sum_dim", "{0}.sum" + _DIMMED, ANY, _along(_summed), NOTHING, _ALONG),
-    _row("sum_dims", "{0}.sum({dims}, keepdim={keepdim})", ANY, _sum_dims, NOTHING, (_DIMS, KEEPDIM)),
-    _row("mean", "{0}.mean()", SMOOTH, _whole(_same), NOTHING),
-    _row("mean_dim", "{0}.mean" + _DIMMED, SMOOTH, _along(_same), NOTHING, _ALONG),
-    _row("prod", "{0}.prod()", NUMBERS, _whole(_summed), _BOTH),
-    _row("prod_dim", "{0}.prod" + _DIMMED, NUMBERS, _along(_summed), _BOTH, _ALONG),
-    _row("amax", "{0}.amax" + _DIMMED, NUMBERS, _along(_same, filled=True), _BOTH, _FILLED),
-    _row("amin", "{0}.amin" + _DIMMED, NUMBERS, _along(_same, filled=True), _BOTH, _FILLED),
-    _row("max", "{0}.max()", NUMBERS, _whole(_same, filled=True), _BOTH),
-    _row("max_dim", "{0}.max" + _DIMMED, NUMBERS, _and_indices, INDICES, _FILLED),
-    _row(
+    _reduction_row("sum", "{0}.sum()", ANY, _whole(_summed), NOTHING),
+    _reduction_row("sum_dim", "{0}.sum" + _DIMMED, ANY, _along(_summed), NOTHING, _ALONG),
+    _reduction_row(
+        "sum_dims", "{0}.sum({dims}, keepdim={keepdim})", ANY, _sum_dims, NOTHING, (_DIMS, KEEPDIM)
+    ),
+    _reduction_row("mean", "{0}.mean()", SMOOTH, _whole(_same), NOTHING),
+    _reduction_row("mean_dim", "{0}.mean" + _DIMMED, SMOOTH, _along(_same), NOTHING, _ALONG),
+    _reduction_row("prod", "{0}.prod()", NUMBERS, _whole(_summed), _BOTH),
+    _reduction_row("prod_dim", "{0}.prod" + _DIMMED, NUMBERS, _along(_summed), _BOTH, _ALONG),
+    _reduction_row("amax", "{0}.amax" + _DIMMED, NUMBERS, _along(_same, filled=True), _BOTH, _FILLED),
+    _reduction_row("amin", "{0}.amin" + _DIMMED, NUMBERS, _along(_same, filled=True), _BOTH, _FILLED),
+    _reduction_row("max", "{0}.max()", NUMBERS, _whole(_same, filled=True), _BOTH),
+    _reduction_row("max_dim", "{0}.max" + _DIMMED, NUMBERS, _and_indices, INDICES, _FILLED),
+    _reduction_row(
         "argmax",
         "{0}.argmax" + _DIMMED,
         NUMBERS,
@@ -221,8 +223,8 @@ ROWS = (
         _FILLED,
         differentiable=False,
     ),
-    _row("any", "{0}.any()", ANY, _whole(_truth), NOTHING, differentiable=False),
-    _row(
+    _reduction_row("any", "{0}.any()", ANY, _whole(_truth), NOTHING, differentiable=False),
+    _reduction_row(
         "all_dim",
         "{0}.all" + _DIMMED,
         ANY,
@@ -231,26 +233,30 @@ ROWS = (
         _ALONG,
         differentiable=False,
     ),
-    _row("var", "{0}.var" + _DIMMED, REAL, _spread, SELF, _ALONG),
-    _row("var_mean", "torch.var_mean({0}, {dim}, keepdim={keepdim})", REAL, _twice(_spread), SELF, _ALONG),
-    _row("logsumexp", "{0}.logsumexp" + _DIMMED, REAL, _along(_same), _BOTH, _ALONG),
-    _row("vector_norm", "torch.linalg.vector_norm({0})", REAL, _whole(_same), _BOTH),
-    _row("cumsum", "{0}.cumsum({dim})", ARITHMETIC, _scanned, NOTHING, (DIM,)),
-    _row("cumprod", "{0}.cumprod({dim})", NUMBERS, _scanned, _BOTH, (DIM,)),
-    _row("cummax", "{0}.cummax({dim})", NUMBERS, _scanned_with_indices, INDICES, (FILLED_DIM,)),
-    _row("sort", "{0}.sort(dim={dim}, stable=True)", NUMBERS, _sorted, INDICES, (DIM,)),
-    _row("softmax", "{0}.softmax({dim})", REAL, _softened, RESULT, (DIM,)),
-    _row("log_softmax", "{0}.log_softmax({dim})", REAL, _softened, RESULT, (DIM,)),
-    _row("layer_norm", "torch.nn.functional.layer_norm({0}, {0}.shape[-1:])", REAL, _normalized, SELF),
-    _row(
+    _reduction_row("var", "{0}.var" + _DIMMED, REAL, _spread, SELF, _ALONG),
+    _reduction_row(
+        "var_mean", "torch.var_mean({0}, {dim}, keepdim={keepdim})", REAL, _twice(_spread), SELF, _ALONG
+    ),
+    _reduction_row("logsumexp", "{0}.logsumexp" + _DIMMED, REAL, _along(_same), _BOTH, _ALONG),
+    _reduction_row("vector_norm", "torch.linalg.vector_norm({0})", REAL, _whole(_same), _BOTH),
+    _reduction_row("cumsum", "{0}.cumsum({dim})", ARITHMETIC, _scanned, NOTHING, (DIM,)),
+    _reduction_row("cumprod", "{0}.cumprod({dim})", NUMBERS, _scanned, _BOTH, (DIM,)),
+    _reduction_row("cummax", "{0}.cummax({dim})", NUMBERS, _scanned_with_indices, INDICES, (FILLED_DIM,)),
+    _reduction_row("sort", "{0}.sort(dim={dim}, stable=True)", NUMBERS, _sorted, INDICES, (DIM,)),
+    _reduction_row("softmax", "{0}.softmax({dim})", REAL, _softened, RESULT, (DIM,)),
+    _reduction_row("log_softmax", "{0}.log_softmax({dim})", REAL, _softened, RESULT, (DIM,)),
+    _reduction_row(
+        "layer_norm", "torch.nn.functional.layer_norm({0}, {0}.shape[-1:])", REAL, _normalization_rule, SELF
+    ),
+    _reduction_row(
         "layer_norm_affine",
         "torch.nn.functional.layer_norm({0}, {0}.shape[-1:], {1}, {2})",
         REAL,
-        _normalized,
+        _normalization_rule,
         ((0, (0, 1, 2)), (1, (0, 1, 2)), (2, (0, 1, 2))),
         more=(Operand(FLOATS, _weight), Operand(FLOATS, _weight)),
     ),
-    _row(
+    _reduction_row(
         "mse_loss",
         "torch.nn.functional.mse_loss({0}, {1})",
         REAL,
@@ -258,7 +264,7 @@ ROWS = (
         _PAIR,
         more=(Operand(FLOATS, _twin),),
     ),
-    _row(
+    _reduction_row(
         "l1_loss",
         "torch.nn.functional.l1_loss({0}, {1})",
         REAL,

@@ -18,10 +18,10 @@ from fuzz.operators.builders import (
     fits_anywhere,
     same_dtype,
     sized_dim,
-    store_result,
+    store_result_rule,
 )
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, INTEGERS, NUMERIC
-from fuzz.operators.inplace import in_place, writes_all
+from fuzz.operators.inplace import in_place_row, writes_all
 from fuzz.operators.layout import expandable
 from fuzz.operators.row import (
     Attribute,
@@ -36,7 +36,7 @@ from fuzz.operators.row import (
     Saves,
 )
 
-_write = partial(in_place, kind=Kind.SCATTER)
+_write = partial(in_place_row, kind=Kind.SCATTER)
 
 
 def _nothing_more(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -48,7 +48,7 @@ def _one_dtype(metas: Sequence[Meta]) -> None:
         raise Mismatch("the dtypes differ")
 
 
-def _accumulated(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _scatter_accumulate_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     target, index, values = metas
     _one_dtype(metas)
     sized_dim(metas, {"dim": 0})
@@ -67,7 +67,7 @@ def _put(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return ()
 
 
-def _added(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _scatter_product_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     _one_dtype(metas)
     target, index, source = metas
     dim = sized_dim(metas, attributes)
@@ -107,7 +107,7 @@ def _times_vector(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result
     return ()
 
 
-def _times_batches(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _scatter_batches_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """A product for each batch: into one of operand 0's matrices each, or summed up into its only one."""
     target, left, right = (meta.size for meta in metas)
     if len({meta.dtype for meta in metas}) > 1 or len(left) != 3 or len(right) != 3:
@@ -135,7 +135,7 @@ def _outer_product(metas: Sequence[Meta], attributes: Attributes) -> tuple[Resul
 def _same_dtypes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if len({meta.dtype for meta in metas}) > 1:
         raise Mismatch("the dtypes differ")
-    return store_result(metas, metas[0].dtype)
+    return store_result_rule(metas, metas[0].dtype)
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -220,12 +220,12 @@ def _drawn(name: str, source: str, operand: Operand = _SINGLE) -> Operator:
     return _write(name, source, (operand,), _nothing_more, fills=writes_all, random=True)
 
 
-def _reduced(how: str) -> Operator:
+def _scatter_reduce_rule(how: str) -> Operator:
     return _write(
         f"scatter_reduce_{how}_",
         f'{{0}}.scatter_reduce_({{dim}}, {{1}} % {{n}}, {{2}}, "{how}", include_self={{include}})',
         (Operand(FLOATS, _RANKED.fits), _SLOTS, Operand(FLOATS, _like_index)),
-        _added,
+        _scatter_product_rule,
         ((2, (0, 2)), ("result", (0, 2))),
         (FILLED_DIM, _INCLUDED),
         overlap=False,
@@ -237,7 +237,7 @@ ROWS = (
         "index_put_",
         "{0}.index_put_(({1} % {n},), {2}, accumulate=True)",
         (_RANKED, _SOME, Operand(_ADDED, _values)),
-        _accumulated,
+        _scatter_accumulate_rule,
         expanded=Expanded.UNDEFINED,
         overlap=False,
     ),
@@ -253,15 +253,15 @@ ROWS = (
         "scatter_add_",
         "{0}.scatter_add_({dim}, {1} % {n}, {2})",
         (_RANKED, _SLOTS, Operand(_ADDED, _like_index)),
-        _added,
+        _scatter_product_rule,
         NOTHING,
         (FILLED_DIM,),
         overlap=False,
     ),
-    _reduced("sum"),
-    _reduced("mean"),
-    _reduced("prod"),
-    _reduced("amax"),
+    _scatter_reduce_rule("sum"),
+    _scatter_reduce_rule("mean"),
+    _scatter_reduce_rule("prod"),
+    _scatter_reduce_rule("amax"),
     _write(
         "masked_scatter_",
         "{0}.masked_scatter_({1}, {2})",
@@ -309,7 +309,7 @@ ROWS = (
         "baddbmm_",
         "{0}.baddbmm_({1}, {2})",
         (_of_rank(3), _LEFT, _RIGHT),
-        _times_batches,
+        _scatter_batches_rule,
         _FACTORS,
         overlap=False,
     ),
@@ -317,7 +317,7 @@ ROWS = (
         "addbmm_",
         "{0}.addbmm_({1}, {2})",
         (_of_rank(2), _LEFT, _RIGHT),
-        _times_batches,
+        _scatter_batches_rule,
         _FACTORS,
         overlap=False,
     ),

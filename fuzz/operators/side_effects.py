@@ -58,7 +58,7 @@ if not hasattr(torch.ops.aotfuzz, "tap"):
 """.strip()
 
 
-def _row(name: str, source: str, rule: Rule, defines: str, *, differentiable: bool) -> Operator:
+def _side_effect_row(name: str, source: str, rule: Rule, defines: str, *, differentiable: bool) -> Operator:
     return Operator(
         name=name,
         kind=Kind.FUNCTION,
@@ -92,6 +92,6 @@ def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 _REAL = Operand(frozenset({"float32", "float64"}), SMOOTH.fits)
 
 ROWS = (
-    _row("effect_note", "torch.ops.aotfuzz.note({0})", _nothing, _NOTE, differentiable=False),
-    _row("effect_tap", "torch.ops.aotfuzz.tap({0})", _alike, _TAP, differentiable=True),
+    _side_effect_row("effect_note", "torch.ops.aotfuzz.note({0})", _nothing, _NOTE, differentiable=False),
+    _side_effect_row("effect_tap", "torch.ops.aotfuzz.tap({0})", _alike, _TAP, differentiable=True),
 )

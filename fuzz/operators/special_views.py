@@ -54,8 +54,9 @@ def _lazy(meta: Meta) -> bool:
     return meta.conj or meta.neg
 
 
-def _recast(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    """`view(dtype)`: the last dimension shrinks or grows where the elements are of another length."""
+def _view_dtype_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """`view(dtype)`: the last dimension shrinks or grows where the elements are of another
+    length."""
     meta, dtype = metas[0], text(attributes)
     if _lazy(meta) or meta.stride is None:
         raise Mismatch("a view of lazy bits, or of a tensor whose strides are not modelled")
@@ -89,7 +90,7 @@ def _check_elements(meta: Meta) -> None:
         raise Mismatch("eager's backward refuses the strides of what has no elements, or not, as they happen")
 
 
-def _as_real(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _view_as_real_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     if meta.conj:
         raise Mismatch("view_as_real of a lazily conjugated tensor")
@@ -99,7 +100,7 @@ def _as_real(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     return (Result(Meta(REAL_OF[meta.dtype], (*meta.size, 2), paired, offset, neg=meta.neg), Aliasing.VIEW),)
 
 
-def _part(second: bool) -> Rule:
+def _complex_part_rule(second: bool) -> Rule:
     def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
         meta = metas[0]
         stride, offset = _pairs(meta)
@@ -111,7 +112,7 @@ def _part(second: bool) -> Rule:
     return rule
 
 
-def _as_complex(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _view_as_complex_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     if _lazy(meta) or meta.stride is None or meta.size[-1:] != (2,) or meta.stride[-1] != 1:
         raise Mismatch("view_as_complex takes pairs that lie side by side")
@@ -128,7 +129,7 @@ def _conjugated(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
 
 
 def _negated_imag(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return _part(True)([metas[0]._replace(conj=not metas[0].conj)], attributes)
+    return _complex_part_rule(True)([metas[0]._replace(conj=not metas[0].conj)], attributes)
 
 
 def _resolved_conj(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -173,15 +174,15 @@ ROWS = (
     view_row(
         "view_dtype",
         "{0}.view({dtype})",
-        _recast,
+        _view_dtype_rule,
         (Attribute("dtype", "dtype", _draw_recast),),
         operands=(_BYTES,),
         differentiable=False,
     ),
-    view_row("view_as_real", "torch.view_as_real({0})", _as_real, operands=(_PLAIN_COMPLEX,)),
-    view_row("view_as_complex", "torch.view_as_complex({0})", _as_complex, operands=(_PAIRED,)),
-    view_row("real", "{0}.real", _part(False), operands=(_COMPLEX,)),
-    view_row("imag", "{0}.imag", _part(True), operands=(_COMPLEX,)),
+    view_row("view_as_real", "torch.view_as_real({0})", _view_as_real_rule, operands=(_PLAIN_COMPLEX,)),
+    view_row("view_as_complex", "torch.view_as_complex({0})", _view_as_complex_rule, operands=(_PAIRED,)),
+    view_row("real", "{0}.real", _complex_part_rule(False), operands=(_COMPLEX,)),
+    view_row("imag", "{0}.imag", _complex_part_rule(True), operands=(_COMPLEX,)),
     view_row("conj", "{0}.conj()", _conjugated, operands=(_COMPLEX,)),
     view_row("conj_imag", "{0}.conj().imag", _negated_imag, operands=(_COMPLEX,)),
     view_row("resolve_conj", "{0}.resolve_conj()", _resolved_conj, operands=(_COMPLEX,)),

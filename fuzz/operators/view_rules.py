@@ -15,7 +15,7 @@ def permute(meta: Meta, dims: Sequence[int]) -> Meta:
     return meta._replace(size=tuple(meta.size[dim] for dim in dims), stride=stride)
 
 
-def transpose(meta: Meta, attributes: Attributes) -> Meta:
+def transpose_rule(meta: Meta, attributes: Attributes) -> Meta:
     """Two dimensions exchanged: attributes dim0 and dim1."""
     rank = len(meta.size)
     a, b = dimension(attributes["dim0"], rank), dimension(attributes["dim1"], rank)
@@ -32,7 +32,7 @@ def squeeze(meta: Meta, dims: Sequence[int]) -> Meta:
     return permute(meta, keep)
 
 
-def unsqueeze(meta: Meta, attributes: Attributes) -> Meta:
+def unsqueeze_rule(meta: Meta, attributes: Attributes) -> Meta:
     """With a dimension of size 1 more, before attribute dim."""
     dim = dimension(attributes["dim"], len(meta.size) + 1)
     if len(meta.size) == MAX_RANK:
@@ -44,9 +44,9 @@ def unsqueeze(meta: Meta, attributes: Attributes) -> Meta:
     return meta._replace(size=(*meta.size[:dim], 1, *meta.size[dim:]), stride=stride)
 
 
-def restride(meta: Meta, attributes: Attributes) -> Meta:
+def restride_rule(meta: Meta, attributes: Attributes) -> Meta:
     """Attributes size, stride and offset, within the elements that the tensor spans already."""
-    placed = restride_anywhere(meta, attributes)
+    placed = restride_anywhere_rule(meta, attributes)
     assert meta.stride is not None
     end = meta.offset + extent(meta.size, meta.stride)
     if (
@@ -57,7 +57,7 @@ def restride(meta: Meta, attributes: Attributes) -> Meta:
     return placed
 
 
-def restride_anywhere(meta: Meta, attributes: Attributes) -> Meta:
+def restride_anywhere_rule(meta: Meta, attributes: Attributes) -> Meta:
     """Attributes size, stride and offset, wherever that is in the storage."""
     size, stride, offset = lengths(attributes), lengths(attributes, "stride"), integer(attributes, "offset")
     if meta.stride is None:
@@ -76,7 +76,7 @@ def transpose_matrix(meta: Meta) -> Meta:
     return permute(meta, range(len(meta.size) - 1, -1, -1))
 
 
-def slice_dim(meta: Meta, attributes: Attributes) -> Meta:
+def slice_rule(meta: Meta, attributes: Attributes) -> Meta:
     """Attributes start, end and step along dim, as Python slices read them."""
     if not meta.size:
         raise Mismatch("a slice of a 0-d tensor")

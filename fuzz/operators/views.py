@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.builders import ANY, DIM, NOTHING, factor_size, integer, ints, lengths
+from fuzz.operators.builders import ANY, DIM, NOTHING, draw_factor_size, integer, ints_attribute, lengths
 from fuzz.operators.dtypes import DTYPES
-from fuzz.operators.layout import contiguous, dimension, expandable, extent, view_stride
+from fuzz.operators.layout import contiguous_strides, dimension, expandable, extent, view_stride
 from fuzz.operators.row import (
     Aliasing,
     Attribute,
@@ -26,12 +26,12 @@ from fuzz.operators.row import (
 )
 from fuzz.operators.view_rules import (
     permute,
-    restride_anywhere,
-    slice_dim,
+    restride_anywhere_rule,
+    slice_rule,
     squeeze,
-    transpose,
     transpose_matrix,
-    unsqueeze,
+    transpose_rule,
+    unsqueeze_rule,
 )
 
 
@@ -78,7 +78,7 @@ def _view(meta: Meta, size: Size, stride: Size | None, offset: int | None = None
 # rules
 
 
-def _reviewed(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
+def _view_size_rule(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
     meta = metas[0]
     if prod(size) != prod(meta.size):
         raise Mismatch(f"a view of size {size} on a tensor of size {meta.size}")
@@ -90,7 +90,7 @@ def _reviewed(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
     return _view(meta, size, stride)
 
 
-def _reshaped(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
+def _reshape_view_rule(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
     meta = metas[0]
     if prod(size) != prod(meta.size):
         raise Mismatch(f"a tensor of size {meta.size} as {size}")
@@ -98,11 +98,11 @@ def _reshaped(metas: Sequence[Meta], size: Size) -> tuple[Result, ...]:
         return (Result(Meta(meta.dtype, size, None), Aliasing.MAYBE),)
     stride = view_stride(meta.size, meta.stride, size)
     if stride is None:
-        return (Result(Meta(meta.dtype, size, contiguous(size))),)
+        return (Result(Meta(meta.dtype, size, contiguous_strides(size))),)
     return _view(meta, size, stride)
 
 
-def _flattened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _flatten_view_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     rank = len(meta.size)
     first, last = dimension(attributes["start"], rank), dimension(attributes["end"], rank)
@@ -111,10 +111,10 @@ def _flattened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, .
     if rank and first == last:
         return (Result(meta, Aliasing.SELF),)
     size = (*meta.size[:first], prod(meta.size[first : last + 1]), *meta.size[last + 1 :])
-    return _reshaped(metas, size)
+    return _reshape_view_rule(metas, size)
 
 
-def _unflattened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _unflatten_view_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     """A dimension becomes two, of which the first has length 1."""
     meta = metas[0]
     if not meta.size or 0 in meta.size or meta.stride is None:
@@ -130,13 +130,13 @@ def _unflattened(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result,
 
 def _permute(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     rank = len(metas[0].size)
-    dims = [dimension(dim, rank) for dim in ints(attributes, "dims")]
+    dims = [dimension(dim, rank) for dim in ints_attribute(attributes, "dims")]
     if sorted(dims) != list(range(rank)):
         raise Mismatch(f"{dims} is no order of {rank} dimensions")
     return (Result(permute(metas[0], dims), Aliasing.VIEW),)
 
 
-def _move(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _movedim_view_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     rank = len(metas[0].size)
     source, target = dimension(attributes["source"], rank), dimension(attributes["target"], rank)
     dims = list(range(rank))
@@ -146,7 +146,7 @@ def _move(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return (Result(permute(metas[0], dims), Aliasing.VIEW),)
 
 
-def select(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def select_view_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     if not meta.size:
         raise Mismatch("select of a 0-d tensor")
@@ -162,11 +162,11 @@ def select(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 
 def _first(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return select(metas, {"dim": 0, "index": attributes["index"]})
+    return select_view_rule(metas, {"dim": 0, "index": attributes["index"]})
 
 
 def _slice(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(slice_dim(metas[0], attributes), Aliasing.VIEW),)
+    return (Result(slice_rule(metas[0], attributes), Aliasing.VIEW),)
 
 
 def _narrow(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -174,10 +174,10 @@ def _narrow(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     if length < 0:
         raise Mismatch("a negative length")
     whole = {"dim": attributes["dim"], "start": start, "end": start + length, "step": 1}
-    return (Result(slice_dim(metas[0], whole), Aliasing.VIEW),)
+    return (Result(slice_rule(metas[0], whole), Aliasing.VIEW),)
 
 
-def _expanded(meta: Meta, size: Size) -> tuple[Result, ...]:
+def _expand_view_rule(meta: Meta, size: Size) -> tuple[Result, ...]:
     if not expandable(meta.size, size):
         raise Mismatch(f"{meta.size} does not expand to {size}")
     lead = len(size) - len(meta.size)
@@ -194,7 +194,7 @@ def _expanded(meta: Meta, size: Size) -> tuple[Result, ...]:
     return _view(meta, size, tuple(reversed(stride)))
 
 
-def _diagonal(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _diagonal_view_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     rank = len(meta.size)
     a, b = dimension(attributes["dim0"], rank), dimension(attributes["dim1"], rank)
@@ -211,7 +211,7 @@ def _diagonal(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ..
     return _view(meta, size, stride, meta.offset + shift)
 
 
-def _unfold(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+def _unfold_view_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     meta = metas[0]
     if not meta.size:
         raise Mismatch("unfold of a 0-d tensor")
@@ -274,7 +274,7 @@ def draw_piece(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> C
 
 
 def _draw_view_size(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
-    return factor_size(choices, prod(metas[0].size))
+    return draw_factor_size(choices, prod(metas[0].size))
 
 
 def _draw_order(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
@@ -290,7 +290,7 @@ def _draw_expansion(choices: Choices, metas: Sequence[Meta], chosen: Attributes)
     return (choices.integer(2, 3), *size) if choices.chance(0.4) else size
 
 
-def draw_restrided(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+def draw_restrided_view(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
     """A size of rank 1 or 2 that fits into the extent of operand 0 with small strides."""
     meta = metas[0]
     if meta.stride is None:
@@ -304,7 +304,7 @@ def draw_restrided(choices: Choices, metas: Sequence[Meta], chosen: Attributes) 
     return tuple(size)
 
 
-def draw_strides(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+def draw_view_strides(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
     size = chosen["size"]
     assert isinstance(size, tuple)
     shape = lengths(chosen)
@@ -312,10 +312,10 @@ def draw_strides(choices: Choices, metas: Sequence[Meta], chosen: Attributes) ->
         return (1, shape[0])
     if choices.chance(0.2):
         return tuple(choices.integer(1, 2) for _ in size)
-    return contiguous(shape)
+    return contiguous_strides(shape)
 
 
-def draw_offset(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
+def draw_view_offset(choices: Choices, metas: Sequence[Meta], chosen: Attributes) -> Constant:
     meta = metas[0]
     if meta.stride is None:
         raise Mismatch("strides not modelled")
@@ -336,9 +336,9 @@ START = Attribute("start", "int", draw_start)
 END = Attribute("end", "int", draw_slice_end)
 STEP = Attribute("step", "int", lambda choices, metas, chosen: 2 if choices.chance(0.25) else 1)
 RESTRIDED = (
-    Attribute("size", "ints", draw_restrided),
-    Attribute("stride", "ints", draw_strides),
-    Attribute("offset", "int", draw_offset),
+    Attribute("size", "ints", draw_restrided_view),
+    Attribute("stride", "ints", draw_view_strides),
+    Attribute("offset", "int", draw_view_offset),
 )
 _INDEX = Attribute("index", "int", _draw_index)
 _ORDER = Attribute("dims", "ints", _draw_order)
@@ -359,18 +359,21 @@ ROWS = (
     view_row(
         "view",
         "{0}.view({size})",
-        lambda m, a: _reviewed(m, lengths(a)),
+        lambda m, a: _view_size_rule(m, lengths(a)),
         (_VIEW_SIZE,),
         operands=(_MODELLED,),
     ),
-    view_row("reshape", "{0}.reshape({size})", lambda m, a: _reshaped(m, lengths(a)), (_VIEW_SIZE,)),
+    view_row("reshape", "{0}.reshape({size})", lambda m, a: _reshape_view_rule(m, lengths(a)), (_VIEW_SIZE,)),
     view_row(
-        "view_as", "{0}.view_as({1})", lambda m, a: _reviewed(m, m[1].size), operands=(_MODELLED, _SAME_COUNT)
+        "view_as",
+        "{0}.view_as({1})",
+        lambda m, a: _view_size_rule(m, m[1].size),
+        operands=(_MODELLED, _SAME_COUNT),
     ),
     view_row(
         "flatten",
         "{0}.flatten({start}, {end})",
-        _flattened,
+        _flatten_view_rule,
         (
             Attribute("start", "int", lambda choices, metas, chosen: 0),
             Attribute("end", "int", lambda choices, metas, chosen: choices.pick((-1, 0))),
@@ -381,19 +384,19 @@ ROWS = (
     view_row(
         "transpose",
         "{0}.transpose({dim0}, {dim1})",
-        lambda m, a: (Result(transpose(m[0], a), Aliasing.VIEW),),
+        lambda m, a: (Result(transpose_rule(m[0], a), Aliasing.VIEW),),
         (DIM0, DIM1),
     ),
     view_row(
         "swapaxes",
         "{0}.swapaxes({dim0}, {dim1})",
-        lambda m, a: (Result(transpose(m[0], a), Aliasing.VIEW),),
+        lambda m, a: (Result(transpose_rule(m[0], a), Aliasing.VIEW),),
         (DIM0, DIM1),
     ),
     view_row(
         "unflatten",
         "{0}.unflatten({dim}, (1, -1))",
-        _unflattened,
+        _unflatten_view_rule,
         (DIM,),
         operands=(Operand(DTYPES, lambda meta, earlier: len(meta.size) > 0 and 0 not in meta.size),),
     ),
@@ -403,7 +406,7 @@ ROWS = (
     view_row(
         "movedim",
         "{0}.movedim({source}, {target})",
-        _move,
+        _movedim_view_rule,
         (Attribute("source", "int", DIM.draw), Attribute("target", "int", DIM.draw)),
     ),
     view_row(
@@ -420,10 +423,10 @@ ROWS = (
     view_row(
         "unsqueeze",
         "{0}.unsqueeze({dim})",
-        lambda m, a: (Result(unsqueeze(m[0], a), Aliasing.VIEW),),
+        lambda m, a: (Result(unsqueeze_rule(m[0], a), Aliasing.VIEW),),
         (NEW_DIM,),
     ),
-    view_row("select", "{0}.select({dim}, {index})", select, (DIM, _INDEX), operands=(RANKED,)),
+    view_row("select", "{0}.select({dim}, {index})", select_view_rule, (DIM, _INDEX), operands=(RANKED,)),
     view_row("index_number", "{0}[{index}]", _first, (_INDEX,), operands=(RANKED,)),
     view_row("slice", "{0}[{slice}]", _slice, (DIM, START, END, STEP), operands=(RANKED,)),
     view_row(
@@ -436,24 +439,33 @@ ROWS = (
     view_row(
         "expand",
         "{0}.expand({size})",
-        lambda m, a: _expanded(m[0], lengths(a)),
+        lambda m, a: _expand_view_rule(m[0], lengths(a)),
         (Attribute("size", "ints", _draw_expansion),),
     ),
     view_row(
-        "expand_as", "{0}.expand_as({1})", lambda m, a: _expanded(m[0], m[1].size), operands=(ANY, _EXPANDED)
+        "expand_as",
+        "{0}.expand_as({1})",
+        lambda m, a: _expand_view_rule(m[0], m[1].size),
+        operands=(ANY, _EXPANDED),
     ),
-    view_row("diagonal", "{0}.diagonal({offset}, {dim0}, {dim1})", _diagonal, _DIAGONAL, operands=(_DEEP,)),
+    view_row(
+        "diagonal",
+        "{0}.diagonal({offset}, {dim0}, {dim1})",
+        _diagonal_view_rule,
+        _DIAGONAL,
+        operands=(_DEEP,),
+    ),
     view_row(
         "unfold",
         "{0}.unfold({dim}, {window}, {step})",
-        _unfold,
+        _unfold_view_rule,
         (DIM, Attribute("window", "int", draw_piece), STEP),
         operands=(RANKED,),
     ),
     view_row(
         "as_strided",
         "{0}.as_strided({size}, {stride}, {offset})",
-        lambda m, a: (Result(restride_anywhere(m[0], a), Aliasing.VIEW),),
+        lambda m, a: (Result(restride_anywhere_rule(m[0], a), Aliasing.VIEW),),
         RESTRIDED,
         operands=(_MODELLED,),
     ),

@@ -70,8 +70,8 @@ from fuzz.ir.nodes import (
     Tree,
     View,
     Write,
-    references,
     split_calls,
+    tree_references,
 )
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import ITEM_SIZE, reads_bytes
@@ -115,9 +115,9 @@ __all__ = [
     "initial_state",
     "interpret_statement",
     "literal_sizes",
-    "references",
     "split_calls",
     "to_json",
+    "tree_references",
 ]
 
 FORMATS = (*EARLIER, FORMAT)
@@ -173,14 +173,14 @@ def from_json(data: object) -> Program:
         *("format", "storages", "arguments", "parameters", "module", "statements", "blocks", "returns"),
         *("scenario", "later"),
     )
-    fields = read.fields(data, "", names)
-    storages, arguments = _inputs(fields, "")
+    fields = read.read_fields(data, "", names)
+    storages, arguments = _decode_inputs(fields, "")
     parameters = tuple(
-        _tree(item, f"parameters[{i}]", 0)
+        _decode_tree(item, f"parameters[{i}]", 0)
         for i, item in enumerate(read.items(fields["parameters"], "parameters", MAX_ARGUMENTS))
     )
-    module = None if fields["module"] is None else _module(fields["module"], "module")
-    placed = [name for tree in parameters for name in references(tree)]
+    module = None if fields["module"] is None else _decode_module(fields["module"], "module")
+    placed = [name for tree in parameters for name in tree_references(tree)]
     placed += module.names if module is not None else ()
     if sorted(placed) != sorted(f"a{i}" for i in range(len(arguments))):
         raise ProgramError(
@@ -189,19 +189,19 @@ def from_json(data: object) -> Program:
             "name each argument once",
         )
     statements = tuple(
-        _statement(item, f"statements[{i}]")
+        _decode_statement(item, f"statements[{i}]")
         for i, item in enumerate(read.items(fields["statements"], "statements", MAX_STATEMENTS))
     )
     blocks: list[Block] = []
     for i, item in enumerate(read.items(fields["blocks"], "blocks", MAX_BLOCKS)):
-        blocks.append(_block(item, f"blocks[{i}]", blocks))
+        blocks.append(_decode_block(item, f"blocks[{i}]", blocks))
     program = Program(
         storages,
         arguments,
         parameters,
         statements,
-        _tree(fields["returns"], "returns", 0),
-        _scenario(fields["scenario"], "scenario"),
+        _decode_tree(fields["returns"], "returns", 0),
+        _decode_scenario(fields["scenario"], "scenario"),
         tuple(
             _call(item, f"later[{i}]")
             for i, item in enumerate(read.items(fields["later"], "later", MAX_LATER))
@@ -238,40 +238,42 @@ def from_json(data: object) -> Program:
     return program
 
 
-def _module(data: object, place: str) -> Module:
-    fields = read.fields(data, place, ("held", "training", "attributes"))
+def _decode_module(data: object, place: str) -> Module:
+    fields = read.read_fields(data, place, ("held", "training", "attributes"))
     training = fields["training"]
     if training is not None:
-        (training,) = read.names([training], f"{place}.training")
-    held = read.names(fields["held"], f"{place}.held")
-    attributes = read.names(fields["attributes"], f"{place}.attributes")
+        (training,) = read.read_names([training], f"{place}.training")
+    held = read.read_names(fields["held"], f"{place}.held")
+    attributes = read.read_names(fields["attributes"], f"{place}.attributes")
     if not set(attributes) <= set(held):
         raise ProgramError(f"{place}.attributes", "not all of these are held", "name some that are")
     return Module(held, training, attributes)
 
 
-def _inputs(fields: dict[str, Any], place: str) -> tuple[tuple[Storage, ...], tuple[Argument, ...]]:
+def _decode_inputs(fields: dict[str, Any], place: str) -> tuple[tuple[Storage, ...], tuple[Argument, ...]]:
     storages = tuple(
-        _storage(item, f"{place}storages[{i}]")
+        _decode_storage(item, f"{place}storages[{i}]")
         for i, item in enumerate(read.items(fields["storages"], f"{place}storages", MAX_STORAGES))
     )
     arguments: list[Argument] = []
     for i, item in enumerate(read.items(fields["arguments"], f"{place}arguments", MAX_ARGUMENTS)):
-        arguments.append(_argument(item, f"{place}arguments[{i}]", storages, arguments))
+        arguments.append(_decode_argument(item, f"{place}arguments[{i}]", storages, arguments))
     return storages, tuple(arguments)
 
 
 def _call(data: object, place: str) -> Call:
-    fields = read.fields(data, place, ("storages", "arguments", "scenario"))
-    return Call(*_inputs(fields, f"{place}."), _scenario(fields["scenario"], f"{place}.scenario"))
+    fields = read.read_fields(data, place, ("storages", "arguments", "scenario"))
+    return Call(
+        *_decode_inputs(fields, f"{place}."), _decode_scenario(fields["scenario"], f"{place}.scenario")
+    )
 
 
-def _storage(data: object, place: str) -> Storage:
+def _decode_storage(data: object, place: str) -> Storage:
     names = ("dtype", "size", "seed", "requires_grad", "leaf", "special", "detached", "inference")
-    fields = read.fields(data, place, names)
+    fields = read.read_fields(data, place, names)
     storage = Storage(
         read.dtype(fields["dtype"], f"{place}.dtype"),
-        read.size(fields["size"], f"{place}.size"),
+        read.read_size(fields["size"], f"{place}.size"),
         read.integer(fields["seed"], f"{place}.seed", 0, MAX_INTEGER),
         *(read.boolean(fields[name], f"{place}.{name}") for name in names[3:]),
     )
@@ -284,17 +286,19 @@ def _fit(reason: FieldError | None, place: str) -> None:
         raise ProgramError(f"{place}.{reason.field}", reason.what, reason.hint)
 
 
-def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: list[Argument]) -> Argument:
+def _decode_argument(
+    data: object, place: str, storages: tuple[Storage, ...], earlier: list[Argument]
+) -> Argument:
     kind = data.get("kind") if isinstance(data, dict) else None
     match kind:
         case "root":
-            fields = read.fields(data, place, ("kind", "storage"))
+            fields = read.read_fields(data, place, ("kind", "storage"))
             return Root(read.integer(fields["storage"], f"{place}.storage", 0, len(storages) - 1))
         case "view":
             names = ("kind", "storage", "size", "stride", "offset", "via", "dtype", "leaf", "wrapped")
-            fields = read.fields(data, place, (*names, "lazy", "base"))
+            fields = read.read_fields(data, place, (*names, "lazy", "base"))
             storage = read.integer(fields["storage"], f"{place}.storage", 0, len(storages) - 1)
-            size = read.size(fields["size"], f"{place}.size")
+            size = read.read_size(fields["size"], f"{place}.size")
             stride = tuple(
                 read.integer(item, f"{place}.stride[{i}]", 0, MAX_INTEGER)
                 for i, item in enumerate(read.items(fields["stride"], f"{place}.stride", len(size)))
@@ -306,7 +310,7 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
             dtype = fields["dtype"]
             if dtype is not None:
                 dtype = read.dtype(dtype, f"{place}.dtype")
-            room = _room(storages[storage], dtype, place)
+            room = _elements_in_storage(storages[storage], dtype, place)
             leaf = read.boolean(fields["leaf"], f"{place}.leaf")
             wrapped = _one_or_none(fields["wrapped"], f"{place}.wrapped", WRAPPED)
             lazy = _one_or_none(fields["lazy"], f"{place}.lazy", LAZY)
@@ -323,20 +327,20 @@ def _argument(data: object, place: str, storages: tuple[Storage, ...], earlier: 
                 )
             return view
         case "same":
-            fields = read.fields(data, place, ("kind", "argument"))
+            fields = read.read_fields(data, place, ("kind", "argument"))
             index = read.integer(fields["argument"], f"{place}.argument", 0, len(earlier) - 1)
             if isinstance(earlier[index], Scalar):
                 raise ProgramError(f"{place}.argument", "names a scalar", "duplicate a tensor argument")
             return Duplicate(index)
         case "scalar":
-            fields = read.fields(data, place, ("kind", "value"))
-            return Scalar(read.constant(fields["value"], f"{place}.value"))
+            fields = read.read_fields(data, place, ("kind", "value"))
+            return Scalar(read.read_constant(fields["value"], f"{place}.value"))
     raise ProgramError(
         f"{place}.kind", f"unknown argument kind {shorten(kind)}", "use root, view, same or scalar"
     )
 
 
-def _room(storage: Storage, dtype: str | None, place: str) -> int:
+def _elements_in_storage(storage: Storage, dtype: str | None, place: str) -> int:
     """How many elements of a dtype, None for its own, a storage holds."""
     count = math.prod(storage.size)
     if dtype is None or dtype == storage.dtype:
@@ -355,8 +359,8 @@ def _one_or_none(data: object, place: str, words: Iterable[str]) -> str | None:
     return None if data is None else read.choice(data, place, words)
 
 
-def _statement(data: object, place: str) -> Statement:
-    fields = read.fields(data, place, ("operator", "operands", "attributes", "results", "block"))
+def _decode_statement(data: object, place: str) -> Statement:
+    fields = read.read_fields(data, place, ("operator", "operands", "attributes", "results", "block"))
     name = fields["operator"]
     if not isinstance(name, str) or name not in OPERATORS:
         raise ProgramError(
@@ -365,20 +369,22 @@ def _statement(data: object, place: str) -> Statement:
             "the table is fuzz.operators.OPERATORS; a newer version may know it",
         )
     row = OPERATORS[name]
-    operands = read.names(fields["operands"], f"{place}.operands")
+    operands = read.read_names(fields["operands"], f"{place}.operands")
     if len(operands) != len(row.operands):
         raise ProgramError(
             f"{place}.operands", f"{name} takes {len(row.operands)}, found {len(operands)}", "correct it"
         )
-    given = read.fields(fields["attributes"], f"{place}.attributes", tuple(a.name for a in row.attributes))
+    given = read.read_fields(
+        fields["attributes"], f"{place}.attributes", tuple(a.name for a in row.attributes)
+    )
     attributes = []
     for attribute in row.attributes:
         where = f"{place}.attributes.{attribute.name}"
-        value = read.constant(given[attribute.name], where)
+        value = read.read_constant(given[attribute.name], where)
         if not attribute.accepts(value):
             raise ProgramError(where, f"{shorten(value)} is not of type {attribute.type}", "correct it")
         attributes.append((attribute.name, value))
-    results = read.names(fields["results"], f"{place}.results")
+    results = read.read_names(fields["results"], f"{place}.results")
     for result in results:
         if result[0] != "v":
             raise ProgramError(f"{place}.results", f"{result} is an argument's name", "name results v0, v1")
@@ -386,11 +392,11 @@ def _statement(data: object, place: str) -> Statement:
     return Statement(name, operands, tuple(attributes), results, block)
 
 
-def _block(data: object, place: str, earlier: Sequence[Block]) -> Block:
+def _decode_block(data: object, place: str, earlier: Sequence[Block]) -> Block:
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in BLOCKS:
         raise ProgramError(f"{place}.kind", f"unknown block {shorten(kind)}", f"use {', '.join(BLOCKS)}")
-    fields = read.fields(data, place, ("kind", "within", *BLOCKS[kind]))
+    fields = read.read_fields(data, place, ("kind", "within", *BLOCKS[kind]))
     within = read.integer(fields["within"], f"{place}.within", -1, len(earlier) - 1)
     if len(enclosing_blocks(earlier, within)) >= MAX_WITHIN:
         raise ProgramError(f"{place}.within", "nested too deeply", f"stay within {MAX_WITHIN} levels")
@@ -401,8 +407,8 @@ def _block(data: object, place: str, earlier: Sequence[Block]) -> Block:
             dtype = read.choice(fields["dtype"], f"{place}.dtype", CAST_TO)
             return Autocast(dtype, read.boolean(fields["enabled"], f"{place}.enabled"), within)
         case "if":
-            (argument,) = read.names([fields["argument"]], f"{place}.argument")
-            value = read.constant(fields["value"], f"{place}.value")
+            (argument,) = read.read_names([fields["argument"]], f"{place}.argument")
+            value = read.read_constant(fields["value"], f"{place}.value")
             return Branch(argument, value, read.boolean(fields["holds"], f"{place}.holds"), within)
         case "for":
             return Loop(read.integer(fields["count"], f"{place}.count", 1, MAX_TURNS), within)
@@ -410,7 +416,7 @@ def _block(data: object, place: str, earlier: Sequence[Block]) -> Block:
             return Region(mode, within)
 
 
-def _tree(data: object, place: str, depth: int) -> Tree:
+def _decode_tree(data: object, place: str, depth: int) -> Tree:
     if depth >= MAX_DEPTH:
         raise ProgramError(place, "nested too deeply", f"stay within {MAX_DEPTH} levels")
     if not isinstance(data, dict) or len(data) != 1:
@@ -418,11 +424,12 @@ def _tree(data: object, place: str, depth: int) -> Tree:
     [(kind, value)] = data.items()
     match kind:
         case "ref":
-            return Ref(read.names([value], place)[0])
+            return Ref(read.read_names([value], place)[0])
         case "tuple" | "list":
             found = read.items(value, place)
             return Seq(
-                kind, tuple(_tree(item, f"{place}.{kind}[{i}]", depth + 1) for i, item in enumerate(found))
+                kind,
+                tuple(_decode_tree(item, f"{place}.{kind}[{i}]", depth + 1) for i, item in enumerate(found)),
             )
         case "dict":
             entries = []
@@ -430,18 +437,18 @@ def _tree(data: object, place: str, depth: int) -> Tree:
                 where = f"{place}.dict[{i}]"
                 if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], str):
                     raise ProgramError(where, "not a pair of a key and a tree", "write [key, tree]")
-                key = read.constant(entry[0], where)
+                key = read.read_constant(entry[0], where)
                 assert isinstance(key, str)
-                entries.append((key, _tree(entry[1], where, depth + 1)))
+                entries.append((key, _decode_tree(entry[1], where, depth + 1)))
             if len({key for key, _ in entries}) < len(entries):
                 raise ProgramError(place, "a key stands twice", "use distinct keys")
             return Dict(tuple(entries))
         case "lit":
-            return Literal(read.constant(value, place))
+            return Literal(read.read_constant(value, place))
     raise ProgramError(place, f"{shorten(kind)} is not a tree", "use one of ref, tuple, list, dict, lit")
 
 
-def _scenario(data: object, place: str) -> Scenario:
+def _decode_scenario(data: object, place: str) -> Scenario:
     names = (
         "device",
         "grad",
@@ -453,7 +460,7 @@ def _scenario(data: object, place: str) -> Scenario:
         "swapped",
         "marked",
     )
-    fields = read.fields(data, place, names)
+    fields = read.read_fields(data, place, names)
     device = fields["device"]
     if not isinstance(device, str) or not _DEVICE.fullmatch(device):
         raise ProgramError(f"{place}.device", f"unknown device {shorten(device)}", "use cpu, cuda or both")
@@ -463,29 +470,29 @@ def _scenario(data: object, place: str) -> Scenario:
         _indices(fields["differentiate"], f"{place}.differentiate"),
         read.boolean(fields["inference"], f"{place}.inference"),
         tuple(
-            _step(item, f"{place}.steps[{i}]")
+            _decode_step(item, f"{place}.steps[{i}]")
             for i, item in enumerate(read.items(fields["steps"], f"{place}.steps", MAX_STEPS))
         ),
         read.boolean(fields["threads"], f"{place}.threads"),
         _one_or_none(fields["autocast"], f"{place}.autocast", CAST_TO),
         read.boolean(fields["swapped"], f"{place}.swapped"),
-        read.names(fields["marked"], f"{place}.marked"),
+        read.read_names(fields["marked"], f"{place}.marked"),
     )
 
 
-def _step(data: object, place: str) -> Step:
+def _decode_step(data: object, place: str) -> Step:
     if isinstance(data, dict) and "write" in data:
         return Write(_named(data, place, "write"))
     if isinstance(data, dict) and "require" in data:
         return Require(_named(data, place, "require"))
-    fields = read.fields(data, place, ("backward", "roots", "retain"))
+    fields = read.read_fields(data, place, ("backward", "roots", "retain"))
     how = read.choice(fields["backward"], f"{place}.backward", get_args(How))
     roots = _indices(fields["roots"], f"{place}.roots")
     return Backward(roots, cast(How, how), read.boolean(fields["retain"], f"{place}.retain"))
 
 
 def _named(data: object, place: str, field: str) -> str:
-    return read.names([read.fields(data, place, (field,))[field]], f"{place}.{field}")[0]
+    return read.read_names([read.read_fields(data, place, (field,))[field]], f"{place}.{field}")[0]
 
 
 def _indices(data: object, place: str) -> tuple[int, ...] | None:

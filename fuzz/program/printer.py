@@ -23,7 +23,7 @@ from fuzz.ir.control_flow import (
     resolve_branches,
     untaken_arms,
 )
-from fuzz.ir.nodes import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, paths, split_calls
+from fuzz.ir.nodes import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, split_calls, tree_paths
 from fuzz.operators import OPERATORS, python_state
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, INTEGERS, REAL_OF, reads_bytes
 from fuzz.operators.side_effects import NOTES
@@ -48,7 +48,7 @@ from fuzz.program.decode import (
     initial_state,
     interpret_statement,
 )
-from fuzz.program.statements import call, constant, describe
+from fuzz.program.statements import constant_text, describe, statement_text
 
 Make = Callable[[], tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]]
 
@@ -116,7 +116,7 @@ def upcast(program: Program) -> Program | None:
     The program has one call. None if there is none, because it looks at the bytes of floating point numbers,
     or makes float32 out of integers or of nothing where it needs the dtype of its arguments.
     """
-    kept = _bytes_alone(program)
+    kept = _storages_printed_as_integers(program)
     storages = tuple(
         s if i in kept else replace(s, dtype=_double(s.dtype)) for i, s in enumerate(program.storages)
     )
@@ -128,10 +128,10 @@ def upcast(program: Program) -> Program | None:
                 return None
             argument = replace(argument, dtype=_double(argument.dtype))
         arguments.append(argument)
-    if _shows_bytes(program):
+    if _statement_shows_bytes(program):
         return None
-    copies = _copying(program)
-    statements = tuple(_upcast(one, i in copies) for i, one in enumerate(program.statements))
+    copies = _copying_conversions(program)
+    statements = tuple(_upcast_statement(one, i in copies) for i, one in enumerate(program.statements))
     twin = replace(program, storages=storages, arguments=tuple(arguments), statements=statements)
     try:
         check(twin)
@@ -142,7 +142,7 @@ def upcast(program: Program) -> Program | None:
     return twin
 
 
-def _bytes_alone(program: Program) -> set[int]:
+def _storages_printed_as_integers(program: Program) -> set[int]:
     """The storages of which nothing but bytes is shown, as integers: they stay as they are."""
     shown: dict[int, list[str | None]] = {}
     for argument in program.arguments:
@@ -156,7 +156,7 @@ def _bytes_alone(program: Program) -> set[int]:
     }
 
 
-def _shows_bytes(program: Program) -> bool:
+def _statement_shows_bytes(program: Program) -> bool:
     """Whether a statement shows what has fractions, or shows something as such, by its bytes."""
     if all(statement.operator != "view_dtype" for statement in program.statements):
         return False
@@ -171,7 +171,7 @@ def _shows_bytes(program: Program) -> bool:
     return False
 
 
-def _copying(program: Program) -> set[int]:
+def _copying_conversions(program: Program) -> set[int]:
     """The conversions that make another tensor, and would not in double precision."""
     if all(statement.operator != "to" for statement in program.statements):
         return set()
@@ -187,7 +187,7 @@ def _copying(program: Program) -> set[int]:
     return found
 
 
-def _upcast(statement: Statement, copies: bool) -> Statement:
+def _upcast_statement(statement: Statement, copies: bool) -> Statement:
     attributes = tuple(
         (name, _double(value) if attribute.type == "dtype" and isinstance(value, str) else value)
         for attribute, (name, value) in zip(
@@ -227,7 +227,7 @@ def render(program: Program) -> str:
             lines += ["", "", "class State:", "    pass", "", "", "state = State()", "start(state)"]
     for number, one in enumerate(split_calls(program)):
         lines += ["", "", f"def {make_function_name(number)}():"]
-        lines += [f"    {line}" for line in _make(one)]
+        lines += [f"    {line}" for line in _print_make(one)]
     if program.module is None:
         lines += ["", "", f"def f({', '.join(_parameters(program))}):"]
         lines += [f"    {line}" for line in _body(program)]
@@ -245,7 +245,8 @@ def render(program: Program) -> str:
 
 
 def keeps_state(program: Program) -> bool:
-    """Whether the text has `state`, which lives longer than a call, and `start`, which begins it anew."""
+    """Whether the text has `state`, which lives longer than a call, and `start`, which begins it
+    anew."""
     rows = (OPERATORS[statement.operator] for statement in program.statements)
     return bool(python_state.initial_state_lines(rows))
 
@@ -291,12 +292,12 @@ _VIA = {
 }
 
 
-def _make(program: Program) -> Iterator[str]:
+def _print_make(program: Program) -> Iterator[str]:
     device = _device(program)
     leaves, tensors = [], []
     for i, storage in enumerate(program.storages):
         comment = f"  # {describe(storage.dtype, storage.size)}"
-        made = values(storage, device)
+        made = root_values_text(storage, device)
         name = f"s{i}"
         if not storage.leaf:
             name = f"leaf{i}"
@@ -323,20 +324,21 @@ def _make(program: Program) -> Iterator[str]:
                     base = f"{argument.wrapped}{argument.storage}"
                     if base not in tensors:
                         tensors.append(base)
-                        beside = values(replace(root, seed=root.seed + 1), device)
-                        yield f"{base} = {_wrapped(argument, f's{argument.storage}', beside)}"
+                        beside = root_values_text(replace(root, seed=root.seed + 1), device)
+                        yield f"{base} = {_print_wrapper_subclass(argument, f's{argument.storage}', beside)}"
                 elif argument.base != "root":
                     base = f"{argument.base}{argument.storage}"
                     if base not in tensors:
                         tensors.append(base)
                         yield f"{base} = s{argument.storage}{_VIA[argument.base]}"
-                view = base if subclass.is_whole(argument, root) else _view(argument, root, base)
+                view = base if subclass.is_whole(argument, root) else _print_view(argument, root, base)
                 hidden = _VIA[via]
                 if argument.wrapped is not None and argument.base == "root":
                     other = replace(root, seed=root.seed + 1)
                     if argument.wrapped in ("two", "nested"):
-                        yield f"other{i} = {_view(argument, other, f'({values(other, device)})')}"
-                    view, hidden = _wrapped(argument, view, f"other{i}"), ""
+                        elements = f"({root_values_text(other, device)})"
+                        yield f"other{i} = {_print_view(argument, other, elements)}"
+                    view, hidden = _print_wrapper_subclass(argument, view, f"other{i}"), ""
                 if via == "parameter":
                     view = f"torch.nn.Parameter({view}{'' if argument.leaf else ', requires_grad=False'})"
                 else:
@@ -349,7 +351,7 @@ def _make(program: Program) -> Iterator[str]:
             case Duplicate(earlier):
                 yield f"a{i} = a{earlier}"
             case Scalar(value):
-                yield f"a{i} = {constant(value)}"
+                yield f"a{i} = {constant_text(value)}"
         if f"a{i}" in program.scenario.marked:
             yield f"a{i}.mark = True"
     for i, storage in enumerate(program.storages):
@@ -359,15 +361,15 @@ def _make(program: Program) -> Iterator[str]:
         yield f"notes = {NOTES}.zero_()"
         tensors.append("notes")
     if program.module is not None:
-        yield from _attach_to_module(program, program.module)
+        yield from _print_module_attributes(program, program.module)
         tensors += [name for name in program.module.held if not isinstance(_meant(program, name), Scalar)]
-    yield f"args = {_tree(Seq('tuple', program.parameters))}"
+    yield f"args = {_print_tree(Seq('tuple', program.parameters))}"
     yield f"leaves = {_names(leaves)}"
     yield f"tensors = {_names(tensors)}"
     yield "return args, leaves, tensors"
 
 
-def _attach_to_module(program: Program, module: Module) -> Iterator[str]:
+def _print_module_attributes(program: Program, module: Module) -> Iterator[str]:
     """The lines that give the module, which is `f`, what it holds in this call, and nothing else."""
     yield "f._parameters.clear()"
     yield "f._buffers.clear()"
@@ -391,7 +393,7 @@ def _meant(program: Program, name: str) -> Argument:
     return argument
 
 
-def _wrapped(view: View, one: str, other: str) -> str:
+def _print_wrapper_subclass(view: View, one: str, other: str) -> str:
     """A wrapper subclass of a view, and of what is to stand beside it."""
     followed = view.via == "view" or view.base == "wrapper"
     given = one if followed else f"{one}.detach()"
@@ -405,9 +407,9 @@ def _wrapped(view: View, one: str, other: str) -> str:
     return f"{'Wrap.apply' if followed else 'Wrapper'}({given})"
 
 
-def _view(view: View, root: Storage, name: str) -> str:
+def _print_view(view: View, root: Storage, name: str) -> str:
     """A view of a root: strided, of its dtype or of another, and perhaps lazily conjugated or negated."""
-    strided = _strided(view, root, name)
+    strided = _print_strided(view, root, name)
     match view.lazy:
         case "conj":
             return f"{strided}.conj()"
@@ -417,7 +419,7 @@ def _view(view: View, root: Storage, name: str) -> str:
             return strided
 
 
-def _strided(view: View, root: Storage, name: str) -> str:
+def _print_strided(view: View, root: Storage, name: str) -> str:
     size, stride, offset = view.size, view.stride, view.offset
     if view.dtype is None or view.dtype == root.dtype:
         pass
@@ -440,7 +442,7 @@ def _names(names: list[str]) -> str:
 _SPECIAL = (math.nan, 1.5, -0.0, math.inf, -2.0, -math.inf, 0.5, 0.0, -0.75, 2.0**-24, 2.0**-130)
 
 
-def values(storage: Storage, device: str) -> str:
+def root_values_text(storage: Storage, device: str) -> str:
     """The elements of a root, by the fixed formula: small, exact in every dtype, no zeros among fractions,
     bits that alternate. `device` is "", or a keyword argument after a comma."""
     ramp = f"torch.arange({math.prod(storage.size)}{device})"
@@ -448,7 +450,7 @@ def values(storage: Storage, device: str) -> str:
         ramp += f".reshape({', '.join(map(str, storage.size)) or '()'})"
     ramp = f"({ramp} * 7 + {storage.seed})"
     if storage.special:
-        table = f"torch.tensor({constant(_SPECIAL)}, dtype=torch.{storage.dtype}{device})"
+        table = f"torch.tensor({constant_text(_SPECIAL)}, dtype=torch.{storage.dtype}{device})"
         return f"{table}[{ramp} % {len(_SPECIAL)}]"
     if storage.dtype in COMPLEX:
         return f"(({ramp} % 13 / 4 - 1.625).to(torch.{storage.dtype}) * (1 - 0.5j))"
@@ -473,32 +475,32 @@ def _parameters(program: Program) -> list[str]:
 def _body(program: Program) -> Iterator[str]:
     for i, parameter in enumerate(program.parameters):
         if not isinstance(parameter, Ref):
-            yield from (f"{name} = {path}" for name, path in paths(parameter, f"p{i}", constant))
+            yield from (f"{name} = {path}" for name, path in tree_paths(parameter, f"p{i}", constant_text))
     lines = _statements(program)
-    yield from _block(program, block_tree(program.statements, program.blocks), lines)
-    yield f"return {_tree(program.returns)}"
+    yield from _print_block(program, block_tree(program.statements, program.blocks), lines)
+    yield f"return {_print_tree(program.returns)}"
 
 
 def _statements(program: Program) -> dict[int, str]:
     """The line of each statement, also of those that the first call does not come by."""
-    lines = _run(program)
+    lines = _print_run(program)
     for _, other in untaken_arms(program):
-        lines = _run(other) | lines
+        lines = _print_run(other) | lines
     return lines
 
 
-def _run(program: Program) -> dict[int, str]:
+def _print_run(program: Program) -> dict[int, str]:
     state = initial_state(program)
     device = _device(program)
     lines: dict[int, str] = {}
     for i, statement in executed_statements(program):
-        line = "" if i in lines else call(statement, state, device)
+        line = "" if i in lines else statement_text(statement, state, device)
         interpret_statement(state, i, statement, program.blocks)
-        lines.setdefault(i, f"{line}{_comment(statement, state)}")
+        lines.setdefault(i, f"{line}{_print_comment(statement, state)}")
     return lines
 
 
-def _block(program: Program, tree: Outline, lines: Mapping[int, str]) -> Iterator[str]:
+def _print_block(program: Program, tree: Outline, lines: Mapping[int, str]) -> Iterator[str]:
     """The lines of a part of the outline."""
     before: Block | None = None
     for item in tree:
@@ -511,14 +513,14 @@ def _block(program: Program, tree: Outline, lines: Mapping[int, str]) -> Iterato
         if block == Region("checkpoint", block.within):
             statements = [program.statements[i] for i in content if isinstance(i, int)]
             inner = [lines[i] for i in content if isinstance(i, int)]
-            yield from _checkpoint(f"part{number}", statements, inner)
+            yield from _print_checkpoint(f"part{number}", statements, inner)
         else:
-            yield _head(block, before, _kind(program))
-            yield from (f"    {line}" for line in _block(program, content, lines))
+            yield _print_block_head(block, before, _kind(program))
+            yield from (f"    {line}" for line in _print_block(program, content, lines))
         before = block
 
 
-def _head(block: Block, before: Block | None, device: str) -> str:
+def _print_block_head(block: Block, before: Block | None, device: str) -> str:
     """The line that a block begins with; `before` is the block that has just ended, `device` the kind of
     device, as an expression."""
     match block:
@@ -532,12 +534,12 @@ def _head(block: Block, before: Block | None, device: str) -> str:
         case Branch(argument, value, holds):
             if is_else(block, before):
                 return "else:"
-            return f"if {argument} {'==' if holds else '!='} {constant(value)}:"
+            return f"if {argument} {'==' if holds else '!='} {constant_text(value)}:"
         case Loop(count):
             return f"for _ in range({count}):"
 
 
-def _checkpoint(name: str, statements: Sequence[Statement], lines: Sequence[str]) -> Iterator[str]:
+def _print_checkpoint(name: str, statements: Sequence[Statement], lines: Sequence[str]) -> Iterator[str]:
     """Statements as a function that `checkpoint` calls, and its call."""
     made: dict[str, None] = {}
     taken: dict[str, None] = {}
@@ -555,7 +557,7 @@ def _checkpoint(name: str, statements: Sequence[Statement], lines: Sequence[str]
         yield run  # a tensor of length 0 unbinds into nothing
 
 
-def _comment(statement: Statement, state: AbstractState) -> str:
+def _print_comment(statement: Statement, state: AbstractState) -> str:
     row = OPERATORS[statement.operator]
     shown = statement.operands[:1] if row.metadata else statement.results
     values = [state.names[name] for name in shown]
@@ -578,15 +580,17 @@ def _kind(program: Program) -> str:
     return "device" if device == BOTH else f'"{device.partition(":")[0]}"'
 
 
-def _tree(tree: Tree) -> str:
+def _print_tree(tree: Tree) -> str:
     match tree:
         case Ref(name):
             return name
         case Seq("list", items):
-            return f"[{', '.join(map(_tree, items))}]"
+            return f"[{', '.join(map(_print_tree, items))}]"
         case Seq(_, items):
-            return f"({', '.join(map(_tree, items))}{',' if len(items) == 1 else ''})"
+            return f"({', '.join(map(_print_tree, items))}{',' if len(items) == 1 else ''})"
         case Dict(entries):
-            return "{" + ", ".join(f"{constant(key)}: {_tree(item)}" for key, item in entries) + "}"
+            return (
+                "{" + ", ".join(f"{constant_text(key)}: {_print_tree(item)}" for key, item in entries) + "}"
+            )
         case Literal(value):
-            return constant(value)
+            return constant_text(value)

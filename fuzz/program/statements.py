@@ -12,12 +12,12 @@ from fuzz.operators.layout import dimension
 from fuzz.operators.row import Attributes, Constant, Kind, Size
 
 
-def call(statement: Statement, state: AbstractState, device: str = "") -> str:
+def statement_text(statement: Statement, state: AbstractState, device: str = "") -> str:
     """One statement as a line of Python, without a comment; `state` is what is known before it."""
     row = OPERATORS[statement.operator]
     attributes = dict(statement.attributes)
     fields = {
-        attribute.name: f"torch.{value}" if attribute.type == "dtype" else constant(value)
+        attribute.name: f"torch.{value}" if attribute.type == "dtype" else constant_text(value)
         for attribute, value in zip(row.attributes, attributes.values(), strict=True)
     }
     if row.operands:
@@ -52,10 +52,10 @@ def describe(dtype: str, size: Size) -> str:
     return f"{dtype}[{', '.join(map(str, size))}]"
 
 
-def constant(value: Constant) -> str:
+def constant_text(value: Constant) -> str:
     """A constant as Python source."""
     if isinstance(value, tuple):
-        return f"({', '.join(map(constant, value))}{',' if len(value) == 1 else ''})"
+        return f"({', '.join(map(constant_text, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, float) and not isfinite(value):
         return f'float("{value!r}")'
     if isinstance(value, str):

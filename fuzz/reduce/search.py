@@ -69,7 +69,8 @@ def reduce_subject(
     Raises ReductionError if the given subject is not interesting, ValueError for a budget below 1.
 
     >>> halves = Pass("halves", lambda n: [n // 2], lambda n, edits: n // 2)
-    >>> smallest(40, Smaller((halves,), lambda n: (n,), lambda n: True), lambda n: n > 7, budget=9)
+    >>> problem = ReductionProblem((halves,), lambda n: (n,), lambda n: True)
+    >>> reduce_subject(40, problem, lambda n: n > 7, budget=9)
     (10, 4)
     """
     if budget < 1:
@@ -120,9 +121,9 @@ class _Search(Generic[S]):
         """Find out which of a pass's edits the best subject can do without."""
         subject = self.best
         edits = one.edits(subject)
-        self._split(one, subject, frozenset(), list(edits))
+        self._accept_by_halves(one, subject, frozenset(), list(edits))
 
-    def _split(
+    def _accept_by_halves(
         self,
         one: Pass[S],
         subject: S,
@@ -145,8 +146,8 @@ class _Search(Generic[S]):
             return wanted
         if len(edits) == 1:
             return accepted
-        accepted = self._split(one, subject, accepted, edits[:half], edits[half:])
-        return self._split(one, subject, accepted, edits[half:], after)
+        accepted = self._accept_by_halves(one, subject, accepted, edits[:half], edits[half:])
+        return self._accept_by_halves(one, subject, accepted, edits[half:], after)
 
     def _is_new(self, candidate: S | None) -> bool:
         """Whether a candidate is new, smaller and valid."""

@@ -16,7 +16,7 @@ STRENGTHS = 5
 _OUTCOMES = ("agree", "poisoned", "refused", "findings")
 
 
-def bars(values: Sequence[float], unit: str, end: str, label: str) -> str:
+def bars_chart(values: Sequence[float], unit: str, end: str, label: str) -> str:
     """A value for each stretch of a time axis that ends at `end`, as bars from zero."""
     top = max(values, default=0.0) or 1.0
     step = (WIDTH - MARGIN) / max(len(values), 1)
@@ -26,20 +26,20 @@ def bars(values: Sequence[float], unit: str, end: str, label: str) -> str:
         for place, value in enumerate(values)
         if value
     ]
-    return _framed("".join(parts), f"{top:.3g} {unit}", end, label, "bars")
+    return _framed_chart("".join(parts), f"{top:.3g} {unit}", end, label, "bars")
 
 
-def steps(values: Sequence[float], unit: str, end: str, label: str) -> str:
+def steps_chart(values: Sequence[float], unit: str, end: str, label: str) -> str:
     """A count that only grows, over a time axis that ends at `end`."""
     top = max(values, default=0.0) or 1.0
     step = (WIDTH - MARGIN) / max(len(values), 1)
     points = f"M{MARGIN} {HEIGHT}"
     for place, value in enumerate(values):
         points += f"V{HEIGHT * (1 - value / top):.1f}H{MARGIN + (place + 1) * step:.1f}"
-    return _framed(f'<path d="{points}"/>', f"{top:.3g} {unit}", end, label, "steps")
+    return _framed_chart(f'<path d="{points}"/>', f"{top:.3g} {unit}", end, label, "steps")
 
 
-def _framed(inside: str, top: str, end: str, label: str, kind: str) -> str:
+def _framed_chart(inside: str, top: str, end: str, label: str, kind: str) -> str:
     return (
         f'<svg class="chart {kind}" viewBox="0 -14 {WIDTH} {HEIGHT + 32}" role="img" '
         f'aria-label="{escape(label)}">'
@@ -50,7 +50,7 @@ def _framed(inside: str, top: str, end: str, label: str, kind: str) -> str:
     )
 
 
-def shares(counts: Mapping[str, int], label: str) -> str:
+def shares_chart(counts: Mapping[str, int], label: str) -> str:
     """How the cases of a target came out, as one bar of parts. `counts` has the outcomes and `cases`."""
     total = counts["cases"] or 1
     parts, left = [], 0.0
@@ -68,10 +68,10 @@ def shares(counts: Mapping[str, int], label: str) -> str:
     )
 
 
-def strength(count: int, most: int) -> int:
+def heat_strength(count: int, most: int) -> int:
     """How strong a cell is drawn: 0 for none, else 1 to STRENGTHS by the logarithm of its count.
 
-    >>> strength(0, 1000), strength(1, 1000), strength(1000, 1000)
+    >>> heat_strength(0, 1000), heat_strength(1, 1000), heat_strength(1000, 1000)
     (0, 1, 5)
     """
     if count <= 0:
@@ -81,7 +81,7 @@ def strength(count: int, most: int) -> int:
     return 1 + min(STRENGTHS - 1, int((STRENGTHS - 1) * log10(count) / log10(most) + 1e-9))
 
 
-def heat(names: Sequence[str], pairs: Mapping[tuple[str, str], int], *, cell: int, labels: bool) -> str:
+def heat_chart(names: Sequence[str], pairs: Mapping[tuple[str, str], int], *, cell: int, labels: bool) -> str:
     """Every pair of `names`, each as a square as strong as it is frequent; one never met stays empty.
 
     `pairs` has each pair once, in alphabetical order. A square is `cell` wide; with `labels`, rows and
@@ -92,7 +92,7 @@ def heat(names: Sequence[str], pairs: Mapping[tuple[str, str], int], *, cell: in
     strokes: dict[int, str] = {}
     reached = 0
     for y, a in enumerate(names):
-        row = [strength(pairs.get(_pair(a, b), 0), most) for b in names[:y]]
+        row = [heat_strength(pairs.get(_pair(a, b), 0), most) for b in names[:y]]
         reached += sum(kind > 0 for kind in row)
         x = 0
         for kind, run in groupby(row):

@@ -33,7 +33,7 @@ class Difference:
     caveats: Sequence[str]
 
 
-def compare(before: Summary, after: Summary) -> Difference:
+def compare_campaigns(before: Summary, after: Summary) -> Difference:
     """What differs between two campaigns.
 
     Campaigns of one target each are compared whatever these targets are called: a bucket's name does not
@@ -57,14 +57,17 @@ def compare(before: Summary, after: Summary) -> Difference:
         [bucket for key, bucket in first.items() if key not in second],
         [bucket for key, bucket in second.items() if key not in first],
         [(bucket, second[key]) for key, bucket in first.items() if key in second],
-        tuple(_caveats(before, after, lone)),
+        tuple(_comparison_caveats(before, after, lone)),
     )
 
 
-def table(difference: Difference) -> str:
+def diff_table(difference: Difference) -> str:
     """The comparison as text."""
     before, after = difference.before, difference.after
-    parts = [tabulate(_facts(before, after), headers=("", "first", "second")), _tallies(before, after)]
+    parts = [
+        tabulate(_campaign_facts(before, after), headers=("", "first", "second")),
+        _tally_differences(before, after),
+    ]
     for title, found in (
         ("Only in the first", difference.only_before),
         ("Only in the second", difference.only_after),
@@ -79,7 +82,7 @@ def table(difference: Difference) -> str:
     return "\n\n".join(parts)
 
 
-def _facts(before: Summary, after: Summary) -> list[tuple[str, object, object]]:
+def _campaign_facts(before: Summary, after: Summary) -> list[tuple[str, object, object]]:
     facts: list[tuple[str, object, object]] = [
         (name, before.versions.get(name, ""), after.versions.get(name, ""))
         for name in dict.fromkeys([*before.versions, *after.versions])
@@ -94,7 +97,7 @@ def _facts(before: Summary, after: Summary) -> list[tuple[str, object, object]]:
     return facts
 
 
-def _tallies(before: Summary, after: Summary) -> str:
+def _tally_differences(before: Summary, after: Summary) -> str:
     rows = [
         (name, which, *(getattr(summary.tallies[name], count) for count in _COUNTS))
         for name in dict.fromkeys([*before.tallies, *after.tallies])
@@ -104,7 +107,7 @@ def _tallies(before: Summary, after: Summary) -> str:
     return tabulate(rows, headers=("target", "campaign", *_COUNTS))
 
 
-def _caveats(before: Summary, after: Summary, lone: bool) -> list[str]:
+def _comparison_caveats(before: Summary, after: Summary, lone: bool) -> list[str]:
     one, other = before.configuration, after.configuration
     found = []
     if (one.seed, one.profile, one.device) != (other.seed, other.profile, other.device):

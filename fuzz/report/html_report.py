@@ -18,7 +18,7 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.memory_gauge import MIB
-from fuzz.campaign.progress import duration
+from fuzz.campaign.progress import duration_in_words
 from fuzz.corpus import buckets
 from fuzz.corpus.known_issues import IssueStatus
 from fuzz.features.program_features import FEATURES
@@ -57,11 +57,11 @@ class _Entry:
     script: str
 
 
-def page(summary: Summary) -> str:
+def report_page(summary: Summary) -> str:
     """The text of the page."""
-    entries = _entries(summary)
+    entries = _bucket_entries_html(summary)
     coverage = summary.coverage
-    groups = _traits(summary)
+    groups = _traits_html(summary)
     order = {name: place for place, name in enumerate(TRAITS)}
     met = sorted(groups, key=lambda name: (order.get(name, len(order)), name))
     general = [name for name in met if not name.startswith(OPERATOR)]
@@ -71,16 +71,16 @@ def page(summary: Summary) -> str:
         new=[entry for entry in entries if entry.standing is None],
         known=[entry for entry in entries if entry.standing is not None],
         hidden=sum(not entry.source for entry in entries),
-        duration=duration(summary.seconds),
-        command=command(summary),
-        shares={name: charts.shares(_counts(tally), name) for name, tally in summary.tallies.items()},
-        course=_course(summary),
+        duration=duration_in_words(summary.seconds),
+        command=rerun_command(summary),
+        shares={name: charts.shares_chart(_counts(tally), name) for name, tally in summary.tallies.items()},
+        course=_course_charts(summary),
         traits=[(name, groups[name]) for name in general],
         operators=[(name.removeprefix(OPERATOR), groups[name]) for name in used],
         unused=sorted(name for name in OPERATORS if f"{OPERATOR}{name}" not in groups),
         unmet=[name for name in FEATURES if name not in groups],
-        trait_map=charts.heat(general, coverage.pairs, cell=14, labels=True),
-        operator_map=charts.heat(used, coverage.pairs, cell=3, labels=False),
+        trait_map=charts.heat_chart(general, coverage.pairs, cell=14, labels=True),
+        operator_map=charts.heat_chart(used, coverage.pairs, cell=3, labels=False),
         operator_pairs=_reached(used, coverage.pairs),
         useful={
             name: f"{100 * (tally.agree + tally.findings) / tally.cases:.1f} %" if tally.cases else "-"
@@ -90,7 +90,7 @@ def page(summary: Summary) -> str:
     return escape_unprintable(text)
 
 
-def command(summary: Summary) -> str:
+def rerun_command(summary: Summary) -> str:
     """The command line that gives the same cases again."""
     configuration = summary.configuration
     words = ["aotfuzz", "run"]
@@ -104,7 +104,7 @@ def command(summary: Summary) -> str:
     return shell_command(*words)
 
 
-def _entries(summary: Summary) -> list[_Entry]:
+def _bucket_entries_html(summary: Summary) -> list[_Entry]:
     def worth(bucket: Bucket) -> tuple[bool, int, int]:
         return summary.standing(bucket) is not None, bucket.example.statements, bucket.first_case
 
@@ -131,7 +131,7 @@ def _entries(summary: Summary) -> list[_Entry]:
     return entries
 
 
-def _traits(summary: Summary) -> dict[str, dict[str, int]]:
+def _traits_html(summary: Summary) -> dict[str, dict[str, int]]:
     """For each trait how many cases of all targets came out how."""
     found: dict[str, dict[str, int]] = {}
     for (_, trait, outcome), cases in summary.coverage.traits.items():
@@ -148,9 +148,9 @@ def _counts(tally: Any) -> dict[str, int]:
     return {name: getattr(tally, name) for name in names}
 
 
-def _course(summary: Summary) -> list[tuple[str, str]]:
+def _course_charts(summary: Summary) -> list[tuple[str, str]]:
     """The drawings of what happened when, each with its caption."""
-    course, end = summary.course, duration(summary.seconds)
+    course, end = summary.course, duration_in_words(summary.seconds)
     widths = [
         after - before
         for before, after in zip(
@@ -162,13 +162,13 @@ def _course(summary: Summary) -> list[tuple[str, str]]:
     found = list(accumulate(one.buckets for one in course))
     driver, worker = [[getattr(one, name) / MIB for one in course] for name in ("driver", "worker")]
     return [
-        ("Cases a second", charts.bars(rates, "cases/s", end, "cases a second over time")),
-        ("Findings so far", charts.steps(findings, "findings", end, "findings over time")),
-        ("Buckets so far", charts.steps(found, "buckets", end, "buckets over time")),
-        ("Memory of the driver", charts.bars(driver, "MiB", end, "memory of the driver over time")),
+        ("Cases a second", charts.bars_chart(rates, "cases/s", end, "cases a second over time")),
+        ("Findings so far", charts.steps_chart(findings, "findings", end, "findings over time")),
+        ("Buckets so far", charts.steps_chart(found, "buckets", end, "buckets over time")),
+        ("Memory of the driver", charts.bars_chart(driver, "MiB", end, "memory of the driver over time")),
         (
             "Memory of the largest worker",
-            charts.bars(worker, "MiB", end, "memory of the largest worker over time"),
+            charts.bars_chart(worker, "MiB", end, "memory of the largest worker over time"),
         ),
     ]
 

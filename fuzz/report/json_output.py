@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fuzz.report.diff import Difference
 
 
-def campaign(summary: Summary) -> dict[str, Any]:
+def campaign_json(summary: Summary) -> dict[str, Any]:
     """The object that `aotfuzz run --json` prints.
 
     `cases`, `agree`, `poisoned`, `refused`, `findings`, `crashes` and `timeouts` count pairs of a program and
@@ -35,8 +35,8 @@ def campaign(summary: Summary) -> dict[str, Any]:
     return {
         "cases": cases,
         **{name: summary.total(name) for name in counts},
-        **_reasons(summary.tallies.values()),
-        "buckets": _buckets(summary),
+        **_reasons_json(summary.tallies.values()),
+        "buckets": _buckets_json(summary),
         "new": len(summary.new),
         "known": [
             {"title": one.issue.title, "target": one.target, "state": one.state, "said": one.said}
@@ -50,7 +50,7 @@ def campaign(summary: Summary) -> dict[str, Any]:
             target: {
                 "cases": tally.cases,
                 **{name: getattr(tally, name) for name in counts},
-                **_reasons((tally,)),
+                **_reasons_json((tally,)),
             }
             for target, tally in summary.tallies.items()
         },
@@ -61,7 +61,7 @@ def campaign(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _reasons(tallies: Iterable[Tally]) -> dict[str, dict[str, int]]:
+def _reasons_json(tallies: Iterable[Tally]) -> dict[str, dict[str, int]]:
     """Why cases were poisoned or refused, and how many."""
     poisons: Counter[str] = Counter()
     refusals: Counter[str] = Counter()
@@ -71,7 +71,7 @@ def _reasons(tallies: Iterable[Tally]) -> dict[str, dict[str, int]]:
     return {"poisons": dict(sorted(poisons.items())), "refusals": dict(sorted(refusals.items()))}
 
 
-def _buckets(summary: Summary) -> list[dict[str, Any]]:
+def _buckets_json(summary: Summary) -> list[dict[str, Any]]:
     rows = []
     for bucket in summary.buckets:
         file, script = summary.files.get((bucket.target, bucket.name), (None, None))
@@ -111,7 +111,7 @@ def replay(rows: Sequence[Replayed], errors: Sequence[CorpusError]) -> dict[str,
     }
 
 
-def difference(found: Difference) -> dict[str, Any]:
+def difference_json(found: Difference) -> dict[str, Any]:
     """The object that `aotfuzz diff --json` prints: buckets by where they occur, and the caveats."""
 
     def plain(bucket: Bucket) -> dict[str, Any]:

@@ -32,9 +32,9 @@ _STATES = {
 }
 
 
-def campaign(summary: Summary) -> str:
+def campaign_table(summary: Summary) -> str:
     """A finished campaign as text: a row for each target, a row for each bucket, the smallest sources."""
-    parts = [_targets(summary)]
+    parts = [_targets_table(summary)]
     for word, counted in (("poisoned", "poisons"), ("refused", "refusals")):
         reasons = [
             (target, _short(reason, 200), count)
@@ -44,9 +44,9 @@ def campaign(summary: Summary) -> str:
         if reasons:
             parts.append(tabulate(reasons, headers=("target", f"{word} because", "cases")))
     if summary.buckets:
-        parts.append(_buckets(summary))
-        parts.extend(_doubts(summary))
-        parts.extend(_sources(summary))
+        parts.append(_buckets_table(summary))
+        parts.extend(_doubtful_findings_table(summary))
+        parts.extend(_sources_table(summary))
     else:
         parts.append("No differences found.")
     parts.extend(f"Too much refused: {text}." for text in summary.reticent.values())
@@ -77,7 +77,7 @@ def replay(rows: Sequence[Replayed]) -> str:
     return tabulate(table, headers=headers)
 
 
-def case(file: Path, recorded: Case) -> str:
+def case_table(file: Path, recorded: Case) -> str:
     """A corpus file as text: what is known of it, its arguments, its source, what differed."""
     origin = recorded.origin
     facts = [
@@ -96,7 +96,8 @@ def case(file: Path, recorded: Case) -> str:
     parts = [
         tabulate(facts, tablefmt="plain"),
         tabulate(
-            _arguments(recorded.program), headers=("argument", "is", "size", "stride", "offset", "autograd")
+            _arguments_table(recorded.program),
+            headers=("argument", "is", "size", "stride", "offset", "autograd"),
         ),
         render(recorded.program).rstrip(),
         tabulate(differences, headers=("clause", "where", "eager", origin.target))
@@ -106,7 +107,7 @@ def case(file: Path, recorded: Case) -> str:
     return "\n\n".join(parts)
 
 
-def _arguments(program: Program) -> list[tuple[str, ...]]:
+def _arguments_table(program: Program) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for number, argument in enumerate(program.arguments):
         name = f"a{number}"
@@ -120,7 +121,7 @@ def _arguments(program: Program) -> list[tuple[str, ...]]:
                         str(list(storage.size)),
                         "",
                         "",
-                        _autograd(storage),
+                        _autograd_cell(storage),
                     )
                 )
             case View(index, size, stride, offset, via, _, _, wrapped, lazy, base):
@@ -129,7 +130,9 @@ def _arguments(program: Program) -> list[tuple[str, ...]]:
                 what += "" if base == "root" else f", of its {base}"
                 what += "" if wrapped is None else f", wrapped {wrapped}"
                 what += "" if lazy is None else f", lazily {lazy}"
-                rows.append((name, what, str(list(size)), str(list(stride)), str(offset), _autograd(storage)))
+                rows.append(
+                    (name, what, str(list(size)), str(list(stride)), str(offset), _autograd_cell(storage))
+                )
             case Duplicate(earlier):
                 rows.append((name, f"the same object as a{earlier}", "", "", "", ""))
             case Scalar(value):
@@ -137,7 +140,7 @@ def _arguments(program: Program) -> list[tuple[str, ...]]:
     return rows
 
 
-def _autograd(storage: Storage) -> str:
+def _autograd_cell(storage: Storage) -> str:
     if storage.inference:
         return "made in inference mode"
     if not storage.requires_grad:
@@ -147,7 +150,7 @@ def _autograd(storage: Storage) -> str:
     return "leaf that requires grad" if storage.leaf else "result of a leaf that requires grad"
 
 
-def _targets(summary: Summary) -> str:
+def _targets_table(summary: Summary) -> str:
     headers = (
         "target",
         "cases",
@@ -170,7 +173,7 @@ def _targets(summary: Summary) -> str:
     return tabulate(rows, headers=headers)
 
 
-def _buckets(summary: Summary) -> str:
+def _buckets_table(summary: Summary) -> str:
     headers = ("target", "bucket", "count", "statements", "first case", "at s", "state", "known")
     rows = [
         (
@@ -212,7 +215,7 @@ def _memory(summary: Summary) -> str:
     return f"Memory: {'; '.join(words)}."
 
 
-def _doubts(summary: Summary) -> list[str]:
+def _doubtful_findings_table(summary: Summary) -> list[str]:
     """What fresh workers gave of the findings that they did not all show."""
     doubtful = [bucket for bucket in summary.buckets if bucket.example.replays]
     return [
@@ -223,7 +226,7 @@ def _doubts(summary: Summary) -> list[str]:
     ]
 
 
-def _sources(summary: Summary) -> list[str]:
+def _sources_table(summary: Summary) -> list[str]:
 
     def worth(bucket: Bucket) -> tuple[bool, int, int]:
         """News first, then the smallest."""

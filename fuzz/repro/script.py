@@ -39,7 +39,7 @@ from fuzz.safe_text import one_line
 from oracles import CLAUSES, Backward, Finding
 from oracles.observation.gradients import MAX_SINGLE_ROOTS
 
-__all__ = ["Compiler", "compiler_named", "main_finding", "script", "script_of_recording"]
+__all__ = ["Compiler", "compiler_named", "main_finding", "repro_script", "script_of_recording"]
 
 
 def main_finding(case: Case) -> Finding:
@@ -49,7 +49,7 @@ def main_finding(case: Case) -> Finding:
     return Finding(case.clause, "", "", "", case.note)
 
 
-def script(program: Program, target: str, finding: Finding) -> str:
+def repro_script(program: Program, target: str, finding: Finding) -> str:
     """The script for a program on a target, about what a finding is about.
 
     `target` is the name of a shipped or registered target, or package.module:function.
@@ -58,29 +58,29 @@ def script(program: Program, target: str, finding: Finding) -> str:
     if program.module is not None:
         compiled = compiler.compiled.replace("aot.aot_function(", "aot.aot_module(")
         compiler = replace(compiler, compiled=compiled)
-    return _script(render(program), program, compiler, finding)
+    return _repro_script(render(program), program, compiler, finding)
 
 
 def script_of_recording(text: str, scenario: Scenario, compiler: Compiler, finding: Finding) -> str:
     """The script for a function that a text defines as that of a program does, called once as `scenario`
     says."""
-    return _script(text, Program((), (), (), (), Literal(None), scenario), compiler, finding)
+    return _repro_script(text, Program((), (), (), (), Literal(None), scenario), compiler, finding)
 
 
-def _script(definitions: str, program: Program, compiler: Compiler, finding: Finding) -> str:
+def _repro_script(definitions: str, program: Program, compiler: Compiler, finding: Finding) -> str:
     """The script for what `definitions` define; of the program only how it is called is looked at."""
     said = f"{compiler.name}: {finding.clause}: {finding.message}"
-    finding, compiler = _after_a_refusal(finding, compiler)
+    finding, compiler = _script_after_refusal(finding, compiler)
     parts = [THEN_EAGER.strip()] if compiler.compiled.startswith("then_eager(") else []
     if finding.clause == "errors" and finding.target.startswith(("crash", "timeout")):
-        parts.append(_dying(program, compiler.compiled))
+        parts.append(_script_of_dying_process(program, compiler.compiled))
     elif (finding.clause, finding.path) == ("lifetime", "memory"):
-        parts.append(_growing(program, compiler.compiled))
+        parts.append(_script_of_growing_memory(program, compiler.compiled))
     elif finding.clause in ("repeat", "threads"):
-        parts.append(_repeating(program, compiler, finding))
+        parts.append(_script_of_later_call(program, compiler, finding))
     else:
-        parts.append(_looking(program, finding, "", 0))
-        parts.append("\n".join(_comparison(program, compiler, finding)))
+        parts.append(_script_look(program, finding, "", 0))
+        parts.append("\n".join(_script_comparison(program, compiler, finding)))
     text = "\n\n\n".join((definitions.rstrip(), *parts)) + "\n"
     setup = f"{compiler.setup}\n"
     modules = [name for name in _MODULES if f"{name}." in text or f"{name}." in setup]
@@ -89,7 +89,7 @@ def _script(definitions: str, program: Program, compiler: Compiler, finding: Fin
     weak = "from torch.multiprocessing.reductions import StorageWeakRef"
     own = "\n".join(line for line in (weak if "StorageWeakRef" in text else "", compiler.setup) if line)
     text = text.replace("import torch\n", f"{imports}\n\nimport torch\n" + (f"\n{own}\n" if own else ""), 1)
-    return f"{_HEAD}{_comment(said)}\n\n\n{text}"
+    return f"{_HEAD}{_script_comment(said)}\n\n\n{text}"
 
 
 _MODULES = ("gc", "itertools", "random", "subprocess", "sys", "threading")
@@ -102,7 +102,7 @@ _HEAD = """
 _IN_EAGER = re.compile("(call [0-9]+: )?(?:refusals: )?([a-z-]+): (.*)")
 
 
-def _after_a_refusal(finding: Finding, compiler: Compiler) -> tuple[Finding, Compiler]:
+def _script_after_refusal(finding: Finding, compiler: Compiler) -> tuple[Finding, Compiler]:
     """What a finding about eager's call after a refused one is about, and a compiler that makes both."""
     refused = finding.clause == "refusals" or ": refusals: " in finding.path
     found = _IN_EAGER.fullmatch(finding.path)
@@ -116,12 +116,12 @@ def _after_a_refusal(finding: Finding, compiler: Compiler) -> tuple[Finding, Com
     return inner, replace(compiler, compiled=f"then_eager({compiler.compiled})", exact=True)
 
 
-def _looking(program: Program, finding: Finding, suffix: str, number: int) -> str:
+def _script_look(program: Program, finding: Finding, suffix: str, number: int) -> str:
     """`look` for a finding's topic, at one call of the program: the helpers that it needs, and itself."""
     one = split_calls(program)[number]
-    topic = _topic(one, finding)
+    topic = _script_topic(one, finding)
     before, after = CHECKS[topic]
-    after = after.replace("CHOSEN", _chosen(one)).replace("STEP_LIST", repr(_step_list(one)))
+    after = after.replace("CHOSEN", _chosen(one)).replace("STEP_LIST", repr(_script_step_list(one)))
     after = note_cotangents(after, finding.path.startswith("cotangents "))
     body = f"{before}\n{after}"
     helpers = [
@@ -203,7 +203,7 @@ def _has_wrappers(program: Program) -> bool:
 _OF_ONE_CALL = frozenset(CLAUSES) - {"repeat", "threads"}
 
 
-def _repeating(program: Program, compiler: Compiler, finding: Finding) -> str:
+def _script_of_later_call(program: Program, compiler: Compiler, finding: Finding) -> str:
     """What is wrong in a later call, or in two threads that make one at once.
 
     The calls before it are made, by the same compiled function.
@@ -215,10 +215,12 @@ def _repeating(program: Program, compiler: Compiler, finding: Finding) -> str:
         number, message = int(found[1]) - 1, re.sub("^in [^,]*, ", "", finding.message)
         inner = Finding(found[2], found[3], finding.eager, finding.target, message)
     one = split_calls(program)[number]
-    counted, function, compiled = _counted(program, compiler.compiled, _topic(one, inner))
+    counted, function, compiled = _script_counted_function(
+        program, compiler.compiled, _script_topic(one, inner)
+    )
     earlier = Finding("gradients", "", "", "", "")
-    parts = [_looking(program, earlier, f"_{i + 1}", i) for i in range(number)]
-    parts.append(_looking(program, inner, "", number))
+    parts = [_script_look(program, earlier, f"_{i + 1}", i) for i in range(number)]
+    parts.append(_script_look(program, inner, "", number))
     threads = finding.clause == "threads"
     before = [
         *counted,
@@ -239,12 +241,12 @@ def _repeating(program: Program, compiler: Compiler, finding: Finding) -> str:
         "",
     ]
     looks = (f"last_look({function})", "last_look(target_function)")
-    same = _same(one, compiler, inner)
-    lines = _until_they_differ(function, inner) if threads else _differences(one, looks, inner)
+    same = _script_same(one, compiler, inner)
+    lines = _script_until_different(function, inner) if threads else _script_differences(one, looks, inner)
     return "\n\n\n".join([*parts, "\n".join([*before, *same, *lines])])
 
 
-def _until_they_differ(function: str, finding: Finding) -> list[str]:
+def _script_until_different(function: str, finding: Finding) -> list[str]:
     """The end of a script about two threads, whose turns are never the same."""
     lines = [
         f"eager = last_look({function})",
@@ -272,7 +274,7 @@ def _until_they_differ(function: str, finding: Finding) -> list[str]:
 _STANDS_FOR = {"double-backward": "gradients"}  # where there are no steps, and so nothing to differentiate
 
 
-def _topic(program: Program, finding: Finding) -> str:
+def _script_topic(program: Program, finding: Finding) -> str:
     """The key of `CHECKS` for a finding about a program of one call."""
     if finding.clause == "errors" and finding.path == "call":
         return "errors in the call"
@@ -287,22 +289,26 @@ def _topic(program: Program, finding: Finding) -> str:
     return "a later write" if later else _STANDS_FOR.get(finding.clause, finding.clause)
 
 
-def _comparison(program: Program, compiler: Compiler, finding: Finding) -> list[str]:
+def _script_comparison(program: Program, compiler: Compiler, finding: Finding) -> list[str]:
     """The end of a script: what eager and the target gave, and where they differ."""
-    topic = _topic(program, finding)
-    counted, function, compiled = _counted(program, compiler.compiled, topic)
+    topic = _script_topic(program, finding)
+    counted, function, compiled = _script_counted_function(program, compiler.compiled, topic)
     # Compiled inside, because a compiler may raise.
     looks = (f"look({function})", f"look(lambda *args: ({compiled})(*args))")
     if topic.startswith("lifetime"):
         held = f"(compiled or compiled.append({compiled}) or compiled)"
         counted = ["compiled = []"]
         looks = (looks[0], f"look(lambda *args: {held}[0](*args))")
-    return [*_same(program, compiler, finding), *counted, *_differences(program, looks, finding)]
+    return [
+        *_script_same(program, compiler, finding),
+        *counted,
+        *_script_differences(program, looks, finding),
+    ]
 
 
-def _same(program: Program, compiler: Compiler, finding: Finding) -> list[str]:
+def _script_same(program: Program, compiler: Compiler, finding: Finding) -> list[str]:
     """`same`, which compares what was seen of both sides."""
-    topic = _topic(program, finding)
+    topic = _script_topic(program, finding)
     if topic in ("errors", "errors in the call"):
         same = ["return str(left).split(':')[0] == str(right).split(':')[0]"]
     else:
@@ -327,7 +333,7 @@ def _same(program: Program, compiler: Compiler, finding: Finding) -> list[str]:
     return ["def same(left, right):", *_indent(same), "", ""]
 
 
-def _counted(program: Program, compiled: str, topic: str) -> tuple[list[str], str, str]:
+def _script_counted_function(program: Program, compiled: str, topic: str) -> tuple[list[str], str, str]:
     """The function that is called, as lines, its name, and the same compiled: one whose runs are counted for
     a finding about that, else `f`."""
     if topic != "once":
@@ -343,14 +349,14 @@ def _counted(program: Program, compiled: str, topic: str) -> tuple[list[str], st
     return [*lines, "", ""], "counted", within if within != "f" else "counted"
 
 
-def _differences(program: Program, looks: tuple[str, str], finding: Finding) -> list[str]:
+def _script_differences(program: Program, looks: tuple[str, str], finding: Finding) -> list[str]:
     """What is seen by these looks at eager and the target, and how the script ends."""
     alive = ["gc.collect()", "for seen in (eager, target):", '    seen["alive"] = seen["alive"]()']
     return [
         f"eager = {looks[0]}",
         *([f'device = "{DEVICES[1]}"'] if program.scenario.device == BOTH else []),
         f"target = {looks[1]}",
-        *(alive if _topic(program, finding).startswith("lifetime") else []),
+        *(alive if _script_topic(program, finding).startswith("lifetime") else []),
         "differences = [key for key in {**eager, **target} if not same(eager.get(key), target.get(key))]",
         "for key in differences:",
         '    print(f"{key}\\n    eager:  {eager.get(key)}\\n    target: {target.get(key)}")',
@@ -359,10 +365,10 @@ def _differences(program: Program, looks: tuple[str, str], finding: Finding) -> 
     ]
 
 
-def _dying(program: Program, compiled: str) -> str:
+def _script_of_dying_process(program: Program, compiled: str) -> str:
     """For a target that takes its process down or never returns: it runs in a process of its own."""
     return f"""
-{_running(program)}
+{_script_run(program)}
 
 
 if sys.argv[1:] == ["target"]:
@@ -382,10 +388,10 @@ sys.exit(0 if status == 0 else 1)
 """.strip()
 
 
-def _growing(program: Program, compiled: str) -> str:
+def _script_of_growing_memory(program: Program, compiled: str) -> str:
     """For a target that leaves memory behind which no tensor of the call lies in."""
     return f"""
-{_running(program)}
+{_script_run(program)}
 
 
 def grown(function):
@@ -413,7 +419,7 @@ def run(function):
 """
 
 
-def _running(program: Program) -> str:
+def _script_run(program: Program) -> str:
     """`run`, which calls a function and differentiates what comes back."""
     mode = "" if program.scenario.grad else "torch.set_grad_enabled(False)\n    "
     if program.scenario.inference:
@@ -447,7 +453,7 @@ def _chosen(program: Program) -> str:
     return f"(sorted({{number % max(len(roots), 1) for number in {wanted!r}}}), {alone})"
 
 
-def _step_list(program: Program) -> list[tuple[str, object, bool]]:
+def _script_step_list(program: Program) -> list[tuple[str, object, bool]]:
     """The steps as the script has them: what is done, with what, and whether the graph is kept."""
     where = where_names_are(program)
     return [
@@ -466,7 +472,7 @@ def _indent(lines: Sequence[str]) -> list[str]:
     return [f"    {line}" if line else line for line in lines]
 
 
-def _comment(text: str) -> str:
+def _script_comment(text: str) -> str:
     """Text, which may be a stranger's, as comment lines of at most 100 columns."""
     lines = [""]
     for word in one_line(" ".join(text.split())).split(" "):

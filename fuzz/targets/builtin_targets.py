@@ -14,7 +14,7 @@ from typing import Any
 from fuzz.targets.target import Function, Target
 
 
-def _aot(function: Function, *options: Any, **named: Any) -> Function:
+def _compile_with_aot(function: Function, *options: Any, **named: Any) -> Function:
     """A module by what is made for modules, anything else as a function."""
     import torch
 
@@ -27,10 +27,10 @@ def _aot(function: Function, *options: Any, **named: Any) -> Function:
 
 
 def _compile_aot(function: Function) -> Function:
-    return _aot(function)
+    return _compile_with_aot(function)
 
 
-def _overwriting(module: Any, _example_inputs: Any) -> Function:
+def _overwriting_backward_compiler(module: Any, _example_inputs: Any) -> Function:
     """A backward compiler that makes use of what it may: donated inputs are overwritten by a graph that has
     run, so that what still reads them is seen."""
     donated: tuple[int, ...] = module.meta["donated"]
@@ -52,21 +52,23 @@ def _compile_aot_min_cut(function: Function) -> Function:
     import aot
 
     partition = aot.min_cut_rematerialization_partition
-    return _aot(function, _overwriting, partition, keep_inference_input_mutations=True)
+    return _compile_with_aot(
+        function, _overwriting_backward_compiler, partition, keep_inference_input_mutations=True
+    )
 
 
 def _compile_aot_recompute(function: Function) -> Function:
     import aot
 
     partition = partial(aot.min_cut_rematerialization_partition, memory_budget=0)
-    return _aot(function, _overwriting, partition)
+    return _compile_with_aot(function, _overwriting_backward_compiler, partition)
 
 
 def _compile_aot_rng(function: Function) -> Function:
     import aot
 
     partition = partial(aot.min_cut_rematerialization_partition, memory_budget=0)
-    return _aot(function, _overwriting, partition, functionalize_rng_ops=True)
+    return _compile_with_aot(function, _overwriting_backward_compiler, partition, functionalize_rng_ops=True)
 
 
 def _compile_aot_dynamic(function: Function) -> Function:
@@ -74,7 +76,7 @@ def _compile_aot_dynamic(function: Function) -> Function:
     what answers a call was then made for another one."""
     import aot
 
-    compiled = _aot(function, dynamic=True)
+    compiled = _compile_with_aot(function, dynamic=True)
 
     def call(*arguments: Any) -> Any:
         with aot.config.patch(traced_size=_twice):
@@ -119,7 +121,7 @@ def _compile_torch_aot_function(function: Function) -> Function:
     return lambda *args: compiled(*args)["result"]
 
 
-def _warm_with(compiler: Callable[[Function], Function]) -> Callable[[], None]:
+def _warm_up_target_with(compiler: Callable[[Function], Function]) -> Callable[[], None]:
     """One forward and backward of a toy, which pays for imports and for the caches of a first compilation."""
 
     def warm() -> None:
@@ -131,7 +133,7 @@ def _warm_with(compiler: Callable[[Function], Function]) -> Callable[[], None]:
     return warm
 
 
-def _compile_with(backend: str) -> Callable[[Function], Function]:
+def _compile_target_with(backend: str) -> Callable[[Function], Function]:
     def compile_function(function: Function) -> Function:
         import torch
 
@@ -141,7 +143,7 @@ def _compile_with(backend: str) -> Callable[[Function], Function]:
     return compile_function
 
 
-def _on_other_threads(function: Function) -> Function:
+def _target_on_other_threads(function: Function) -> Function:
     """The function, with another number of threads for kernels than it is given, and so its backward."""
     import torch
 
@@ -187,7 +189,7 @@ def _prepare_inductor() -> None:
 
 def _warm_dynamo() -> None:
     _prepare_dynamo()
-    _warm_with(_compile_with("aot_eager"))()
+    _warm_up_target_with(_compile_target_with("aot_eager"))()
     reset_dynamo()
 
 
@@ -210,11 +212,11 @@ def _inductor_available() -> str | None:
     return f"Inductor needs a C++ compiler and {compiler!r} is not on PATH (install one, or set CXX)"
 
 
-def _stock(name: str, description: str, backend: str) -> Target:
+def _stock_torch_targets(name: str, description: str, backend: str) -> Target:
     return Target(
         name,
         description,
-        _compile_with(backend),
+        _compile_target_with(backend),
         prepare=_prepare_dynamo,
         reset=reset_dynamo,
         warm=_warm_dynamo,
@@ -233,7 +235,7 @@ _DECLINES = (
 _RARELY, _SELDOM = 0.01, 0.03
 
 
-def _shipped() -> Mapping[str, Target]:
+def _shipped_targets() -> Mapping[str, Target]:
     targets = (
         Target(
             "aot",
@@ -282,7 +284,7 @@ def _shipped() -> Mapping[str, Target]:
         Target(
             "aot-compile",
             "the same through torch.compile: Dynamo's graphs, backend aotfuzz",
-            _compile_with("aotfuzz"),
+            _compile_target_with("aotfuzz"),
             _refusal_aot_compile,
             prepare=_prepare_dynamo,
             reset=reset_dynamo,
@@ -295,7 +297,7 @@ def _shipped() -> Mapping[str, Target]:
         Target(
             "aot-inductor",
             "the same with Inductor below: backend aotfuzz_inductor",
-            _compile_with("aotfuzz_inductor"),
+            _compile_target_with("aotfuzz_inductor"),
             _refusal_aot_compile,
             prepare=_prepare_inductor,
             reset=reset_dynamo,
@@ -310,23 +312,25 @@ def _shipped() -> Mapping[str, Target]:
             "torch-aot-function",
             "torch's own AOTAutograd, without Dynamo, graphs run as captured",
             _compile_torch_aot_function,
-            warm=_warm_with(_compile_torch_aot_function),
+            warm=_warm_up_target_with(_compile_torch_aot_function),
             # Its `aot_function` takes what a module holds for constants; `aot_module` takes another function.
             lacks=("module",),
         ),
-        _stock(
+        _stock_torch_targets(
             "torch-aot-eager", "torch.compile: Dynamo and AOTAutograd, graphs run as captured", "aot_eager"
         ),
         Target(
             "torch-inductor",
             "torch.compile as users get it: Dynamo, AOTAutograd and Inductor",
-            _compile_with("inductor"),
+            _compile_target_with("inductor"),
             prepare=_prepare_inductor,
             reset=reset_dynamo,
             available=_inductor_available,
             warm=_warm_inductor,
         ),
-        _stock("torch-dynamo", "control: torch.compile's Dynamo alone, graphs run as captured", "eager"),
+        _stock_torch_targets(
+            "torch-dynamo", "control: torch.compile's Dynamo alone, graphs run as captured", "eager"
+        ),
         Target(
             "eager",
             "control: the function itself, which must never differ",
@@ -337,7 +341,7 @@ def _shipped() -> Mapping[str, Target]:
         Target(
             "eager-threads",
             "control: the function itself, whose kernels run on another number of threads",
-            _on_other_threads,
+            _target_on_other_threads,
             reset=_on_as_many_threads,
             once=True,
         ),
@@ -345,4 +349,4 @@ def _shipped() -> Mapping[str, Target]:
     return MappingProxyType({target.name: target for target in targets})
 
 
-SHIPPED: Mapping[str, Target] = _shipped()
+SHIPPED: Mapping[str, Target] = _shipped_targets()

@@ -8,26 +8,26 @@ from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.target import Target
 
 
-def find(name: str) -> Target:
+def find_target(name: str) -> Target:
     """The target of that name: a shipped one, a registered one, or `package.module:function`.
 
     For the last the current directory is importable, as it is for `python -m`. Raises TargetError if there
     is no such target, module or attribute, if the attribute cannot be called, or if the module fails.
 
-    >>> find("eager").compile(len) is len
+    >>> find_target("eager").compile(len) is len
     True
     """
     return SHIPPED[name] if name in SHIPPED else plugins.load(name)
 
 
-def usable(names: list[str]) -> list[Target]:
+def usable_targets(names: list[str]) -> list[Target]:
     """The targets of these names, each once and in order; TargetError if one cannot work here.
 
     A target cannot without its controls.
     """
-    targets = [find(name) for name in dict.fromkeys(names)]
+    targets = [find_target(name) for name in dict.fromkeys(names)]
     for target in targets:
-        for one in (target, *map(find, target.controls)):
+        for one in (target, *map(find_target, target.controls)):
             reason = one.available()
             if reason is not None:
                 raise TargetError(f"target {one.name!r} cannot run here: {reason}")

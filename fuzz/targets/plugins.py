@@ -55,7 +55,7 @@ def load(name: str) -> Target:
     must_be = "a function that takes a function and returns it compiled, or a fuzz.Target"
     found = attribute(f"target {name!r}", path, must_be)
     if isinstance(found, Target):
-        _check(found, name)
+        _check_plugin_capabilities(found, name)
         reset = reset_if_loaded if found.reset is do_nothing else found.reset
         return replace(found, name=name, reset=reset)
     return Target(name, path.replace(":", "."), found, reset=reset_if_loaded)
@@ -94,7 +94,7 @@ def attribute(what: str, path: str, must_be: str) -> Any:
     return found
 
 
-def _check(target: Target, name: str) -> None:
+def _check_plugin_capabilities(target: Target, name: str) -> None:
     """A misspelt capability would be one that the target is believed to have."""
     words = [("lacks", word) for word in target.lacks] + [("declines", word) for word in target.declines]
     for verb, word in words:

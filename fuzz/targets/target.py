@@ -6,7 +6,7 @@ it. The shipped ones are found by name, and so are those of packages that regist
 compiled `f`. A target lives in worker processes: `prepare` runs once in each, and `reset` after every case so
 that no case depends on what was compiled before it.
 
-    target = find("torch-aot-eager")
+    target = find_target("torch-aot-eager")
     compiled = target.compile(lambda x: x.mul_(2))
 """
 

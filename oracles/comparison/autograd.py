@@ -33,10 +33,12 @@ def compare_gradients(sides: Comparison) -> Iterator[Difference]:
         reference = _at(references, index)
         which = "" if index == 0 else f" from {', '.join(eager.roots)}"
         measured = _at(() if sides.terms is None else sides.terms.gradients, index)
-        yield from _run(sides, ("errors", "gradients"), which, eager, target, reference, measured)
+        yield from _compare_backward(
+            sides, ("errors", "gradients"), which, eager, target, reference, measured
+        )
 
 
-def _run(
+def _compare_backward(
     sides: Comparison,
     clauses: tuple[str, str],
     which: str,
@@ -98,10 +100,10 @@ def compare_later_writes(sides: Comparison) -> Iterator[Difference]:
             yield difference("autograd-metadata", eager.path, what, left, right)
             return
         reference = _at(references, index)
-        yield from _after_write(sides, write, eager, target, reference)
+        yield from _compare_after_write(sides, write, eager, target, reference)
 
 
-def _after_write(
+def _compare_after_write(
     sides: Comparison, write: str, eager: LaterWrite, target: LaterWrite, reference: LaterWrite | None
 ) -> Iterator[Difference]:
     if (eager.requires_grad, eager.data, eager.counted) == (
@@ -159,7 +161,7 @@ def compare_later_gradients(sides: Comparison) -> Iterator[Difference]:
         clauses = ("autograd-metadata", "autograd-metadata")
         measured = _at(() if sides.terms is None else sides.terms.later_gradients, index)
         which = " after later writes" + (f" from {', '.join(eager.roots)}" if index else "")
-        found = tuple(_run(sides, clauses, which, eager, target, reference, measured))
+        found = tuple(_compare_backward(sides, clauses, which, eager, target, reference, measured))
         yield from found
         if found:
             return
@@ -182,7 +184,7 @@ def compare_steps(sides: Comparison) -> Iterator[Difference]:
             return
         reference = _at(references, index)
         measured = _at(() if sides.terms is None else sides.terms.steps, index)
-        found = tuple(_step(sides, f" in step {number}", eager, target, reference, measured))
+        found = tuple(_compare_step(sides, f" in step {number}", eager, target, reference, measured))
         yield from found
         if found:
             return
@@ -192,34 +194,34 @@ def compare_steps(sides: Comparison) -> Iterator[Difference]:
 Step = GradientRun | LaterRequire | LaterWrite | None
 
 
-def _step(
+def _compare_step(
     sides: Comparison, which: str, eager: Step, target: Step, reference: Step, measured: Step
 ) -> Iterator[Difference]:
     if isinstance(eager, LaterWrite) and isinstance(target, LaterWrite):
         if same_exception(eager.raised, target.raised):
             known = reference if isinstance(reference, LaterWrite) else None
-            yield from _after_write(sides, f"{eager.path}.mul_(2)", eager, target, known)
+            yield from _compare_after_write(sides, f"{eager.path}.mul_(2)", eager, target, known)
         else:
             left, right = outcome(eager.raised), outcome(target.raised)
             yield difference("autograd-metadata", eager.path, f"{eager.path}.mul_(2){which}", left, right)
         return
     if isinstance(eager, LaterRequire) and isinstance(target, LaterRequire):
-        yield from _required(which, eager, target)
+        yield from _gradients_required(which, eager, target)
         return
     double = _is_double(eager)
     if isinstance(eager, GradientRun) and isinstance(target, GradientRun) and double == _is_double(target):
         if double and eager.roots != target.roots:
-            yield _differentiable(which, eager, target)
+            yield _compare_gradient_histories(which, eager, target)
             return
         clauses = ("double-backward", "double-backward") if double else ("errors", "gradients")
         known_run = reference if isinstance(reference, GradientRun) else None
         terms = measured if isinstance(measured, GradientRun) else None
-        yield from _run(sides, clauses, which, eager, target, known_run, terms)
+        yield from _compare_backward(sides, clauses, which, eager, target, known_run, terms)
     elif double or _is_double(target):
-        yield _differentiable(which, eager, target)
+        yield _compare_gradient_histories(which, eager, target)
 
 
-def _required(which: str, eager: LaterRequire, target: LaterRequire) -> Iterator[Difference]:
+def _gradients_required(which: str, eager: LaterRequire, target: LaterRequire) -> Iterator[Difference]:
     what = f"{eager.path}.requires_grad_(){which}"
     if not same_exception(eager.raised, target.raised):
         left, right = outcome(eager.raised), outcome(target.raised)
@@ -234,7 +236,7 @@ def _is_double(step: Step) -> bool:
     return isinstance(step, GradientRun) and step.stage == "double backward"
 
 
-def _differentiable(which: str, eager: Step, target: Step) -> Difference:
+def _compare_gradient_histories(which: str, eager: Step, target: Step) -> Difference:
     """Other gradients have a history of their own."""
     left, right = (
         ", ".join(run.roots) if isinstance(run, GradientRun) and _is_double(run) else "none"

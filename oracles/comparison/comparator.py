@@ -64,36 +64,36 @@ def differences(
     exact: bool = False,
 ) -> tuple[Difference, ...]:
     """As `compare`, each finding with its weight; `terms` is eager's once more, with the terms measured."""
-    found = _run(Comparison.of(eager, target, reference, terms, exact))
+    found = _compare_snapshots(Comparison.of(eager, target, reference, terms, exact))
     kept = (item for item in found if not is_accepted(item.finding, eager, target))
     return tuple(sorted(kept, key=lambda item: CLAUSES.index(item.finding.clause)))
 
 
-def _run(sides: Comparison) -> Iterator[Difference]:
+def _compare_snapshots(sides: Comparison) -> Iterator[Difference]:
     eager, target = sides.eager, sides.target
     if target.raised is not None and target.refused is not None:
         yield from compare_refusal(sides, _alike(sides))
     elif not same_exception(eager.raised, target.raised):
         yield difference("errors", "call", "the call", outcome(eager.raised), outcome(target.raised))
     elif eager.raised is not None:
-        yield from _ambient_left(sides)
-        yield from _marks_left(sides)
+        yield from _compare_ambient_of_raising_calls(sides)
+        yield from _compare_inputs_of_raising_calls(sides)
         yield from compare_python_state(sides)
     else:
-        yield from _ambient(sides)
-        yield from _randomness(sides)
+        yield from _compare_ambient(sides)
+        yield from _compare_randomness(sides)
         yield from compare_python_state(sides)
-        yield from _structure(sides)
+        yield from _compare_structure(sides)
         # The states hold everything about single tensors: for most pairs this one test is enough.
         alike = eager.states == target.states and eager.outputs == target.outputs
         if not alike:
             yield from compare_inputs(sides)
         if [path for path, _ in eager.outputs] == [path for path, _ in target.outputs]:
-            yield from _results(sides, alike)
-    yield from _lifetimes(sides)
+            yield from _compare_results(sides, alike)
+    yield from _compare_lifetimes(sides)
 
 
-def _lifetimes(sides: Comparison) -> Iterator[Difference]:
+def _compare_lifetimes(sides: Comparison) -> Iterator[Difference]:
     """Memory that the target keeps when everything has been dropped."""
     alive = [name for name in sides.target.alive if name not in sides.eager.alive]
     if alive:
@@ -105,7 +105,7 @@ def _lifetimes(sides: Comparison) -> Iterator[Difference]:
         yield difference("lifetime", "memory", what, str(eager), str(target))
 
 
-def _results(sides: Comparison, alike: bool) -> Iterator[Difference]:
+def _compare_results(sides: Comparison, alike: bool) -> Iterator[Difference]:
     if not alike:
         yield from compare_outputs(sides)
         yield from compare_sharing(sides)
@@ -121,7 +121,7 @@ def _results(sides: Comparison, alike: bool) -> Iterator[Difference]:
             yield from compare_later_gradients(sides)
 
 
-def _marks_left(sides: Comparison) -> Iterator[Difference]:
+def _compare_inputs_of_raising_calls(sides: Comparison) -> Iterator[Difference]:
     """Inputs that the target changed before it raised, and that eager had left alone by then."""
     eager_before = {state.path: state for state in sides.eager.before}
     for before in sides.target.before:
@@ -143,7 +143,7 @@ def _alike(sides: Comparison) -> Compare:
     return compare_both
 
 
-def _ambient(sides: Comparison) -> Iterator[Difference]:
+def _compare_ambient(sides: Comparison) -> Iterator[Difference]:
     pairs = [("", sides.eager.ambient, sides.target.ambient)]
     after, target_after = sides.eager.ambient_after_backward, sides.target.ambient_after_backward
     if after is not None and target_after is not None:
@@ -158,7 +158,7 @@ def _ambient(sides: Comparison) -> Iterator[Difference]:
                 yield difference("ambient", name, name, str(left), str(right))
 
 
-def _ambient_left(sides: Comparison) -> Iterator[Difference]:
+def _compare_ambient_of_raising_calls(sides: Comparison) -> Iterator[Difference]:
     """What the target changed of the ambient state before it raised, and eager had left alone by then."""
     eager, target = sides.eager, sides.target
     for field in fields(target.ambient):
@@ -169,7 +169,7 @@ def _ambient_left(sides: Comparison) -> Iterator[Difference]:
             yield difference("ambient", name, name, str(here), str(left))
 
 
-def _randomness(sides: Comparison) -> Iterator[Difference]:
+def _compare_randomness(sides: Comparison) -> Iterator[Difference]:
     eager, target = sides.eager, sides.target
     if eager.generator != target.generator:
         path = "random state"
@@ -186,7 +186,7 @@ def _drawn(observation: Observation) -> str:
     return f"state {observation.generator}" if observation.drew else "nothing was drawn"
 
 
-def _structure(sides: Comparison) -> Iterator[Difference]:
+def _compare_structure(sides: Comparison) -> Iterator[Difference]:
     """Every node that differs, or only the first one when the trees are not of one shape."""
     eager, target = sides.eager.structure, sides.target.structure
     if eager == target:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from oracles.comparison.tolerance import mismatch
+from oracles.comparison.tolerance import first_mismatch
 from oracles.findings import Finding
 from oracles.observation.gradients import LARGEST_COTANGENT
 from oracles.observation.records import Observation, Raised, TensorState, Value
@@ -87,7 +87,7 @@ class Comparison:
         """Compare elements of equal dtype and shape under the error policy."""
         if eager.data == target.data:
             return
-        found = mismatch(eager, target, reference, exact=self.exact, scale=scale)
+        found = first_mismatch(eager, target, reference, exact=self.exact, scale=scale)
         if found is not None:
             finding = difference(clause, path, f"{what} at {found.detail}", found.eager, found.target).finding
             yield Difference(finding, numeric=True, noise=found.noise, slight=found.slight)

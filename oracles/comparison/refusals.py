@@ -26,7 +26,7 @@ def compare_refusal(sides: Comparison, compare: Compare) -> Iterator[Difference]
     `compare` compares eager's call with eager's call after the refused one.
     """
     target = sides.target
-    marks = tuple(_marks(target, sides.target_states))
+    marks = tuple(_marks_of_refused_call(target, sides.target_states))
     if marks and not (target.retried is not None and _is_as_after_eager(sides)):
         yield from marks
     elif target.retried is not None:
@@ -42,7 +42,7 @@ def _in_eager(item: Difference) -> Difference:
     return replace(item, finding=Finding("refusals", path, found.eager, found.target, message))
 
 
-def _marks(target: Observation, after: Mapping[str, TensorState]) -> Iterator[Difference]:
+def _marks_of_refused_call(target: Observation, after: Mapping[str, TensorState]) -> Iterator[Difference]:
     """Everything that a refused call has changed, by what there was before it."""
     yield from _ambient_marks(target.ambient_before, target.ambient)
     if target.generator != target.generator_before:
@@ -122,10 +122,10 @@ def compare_python_state(sides: Comparison) -> Iterator[Difference]:
         if not failed or untouched.get(path) == after.get(path):
             yield difference("once", path, path, left, right)
     if not failed:
-        yield from _elements(sides)
+        yield from _compare_elements_after_refusal(sides)
 
 
-def _elements(sides: Comparison) -> Iterator[Difference]:
+def _compare_elements_after_refusal(sides: Comparison) -> Iterator[Difference]:
     target = dict(sides.target.python.tensors)
     reference: dict[str, Value | None] = {}
     if sides.reference is not None:

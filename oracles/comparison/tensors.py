@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from oracles.comparison.context import Comparison, Difference, difference, kind, listing, text
-from oracles.comparison.tolerance import mismatch
+from oracles.comparison.tolerance import first_mismatch
 from oracles.observation.records import Observation, TensorState
 
 FIELDS: Mapping[str, str] = {
@@ -47,8 +47,8 @@ def compare_inputs(sides: Comparison) -> Iterator[Difference]:
         yield from _fields("input-metadata", path, eager, target, INPUT_METADATA)
         if any(getattr(eager, name) != getattr(target, name) for name in _TYPE):
             sides.unlike.add(path)
-        yield from _autograd_metadata(sides, "input-metadata", path, eager, target)
-        yield from _elements(sides, "input-data", path, eager, target)
+        yield from _compare_autograd_metadata(sides, "input-metadata", path, eager, target)
+        yield from _compare_elements(sides, "input-data", path, eager, target)
         yield from _fields("versions", path, eager, target, ("version_moved",))
         yield from _fields("once", path, eager, target, ("attributes",))
         yield from sides.gradients("gradients", f"{path}.grad", eager.grad, target.grad, None, None)
@@ -70,9 +70,9 @@ def compare_outputs(sides: Comparison) -> Iterator[Difference]:
         if unlike:
             sides.unlike.add(path)
         else:
-            yield from _elements(sides, "values", path, eager, target)
+            yield from _compare_elements(sides, "values", path, eager, target)
             yield from _fields("strides", path, eager, target, _LAYOUT)
-        yield from _autograd_metadata(sides, "autograd-metadata", path, eager, target)
+        yield from _compare_autograd_metadata(sides, "autograd-metadata", path, eager, target)
         yield from _fields("structure", path, eager, target, ("attributes",))
         yield from sides.gradients("gradients", f"{path}.grad", eager.grad, target.grad, None, None)
 
@@ -81,7 +81,7 @@ def _object(path: str, name: str) -> str:
     return "a tensor of its own" if path == name else f"the same object as {name}"
 
 
-def _elements(
+def _compare_elements(
     sides: Comparison, clause: str, path: str, eager: TensorState, target: TensorState
 ) -> Iterator[Difference]:
     if path in sides.unlike:
@@ -114,7 +114,7 @@ def _shows_rounding(sides: Comparison, eager: TensorState, target: TensorState) 
         if (other.dtype, other.shape) == (its.dtype, its.shape):
             known = sides.reference_states.get(name)
             reference = None if known is None else known.value
-            if mismatch(other.value, its.value, reference, exact=sides.exact) is None:
+            if first_mismatch(other.value, its.value, reference, exact=sides.exact) is None:
                 return True
     return False
 
@@ -128,7 +128,7 @@ def _fields(
             yield difference(clause, path, f"{FIELDS[name]} of {path}", text(left), text(right))
 
 
-def _autograd_metadata(
+def _compare_autograd_metadata(
     sides: Comparison, clause: str, path: str, eager: TensorState, target: TensorState
 ) -> Iterator[Difference]:
     for name in ("requires_grad", "is_leaf", "has_grad_fn", "retains_grad"):
@@ -136,12 +136,12 @@ def _autograd_metadata(
             # They hang together: one finding says it.
             yield from _fields(clause, path, eager, target, (name,))
             break
-    left, right = _base(eager, sides.eager), _base(target, sides.target)
+    left, right = _base_in_words(eager, sides.eager), _base_in_words(target, sides.target)
     if left != right:
         yield difference(clause, path, f"base of {path}", left, right)
 
 
-def _base(state: TensorState, observation: Observation) -> str:
+def _base_in_words(state: TensorState, observation: Observation) -> str:
     """The base in words; a hidden one is told by the first tensor that has it too."""
     if not state.base:
         return "none, it is no view"
@@ -164,7 +164,7 @@ def compare_sharing(sides: Comparison) -> Iterator[Difference]:
             # What later writes do to them follows from this.
             sides.differing.update((path, *left, *right))
         elif path in outputs and path not in sides.unlike:
-            yield from _offset(path, left, eager, target)
+            yield from _offset_from_partner(path, left, eager, target)
 
 
 def _by_every_path(observation: Observation) -> dict[str, TensorState]:
@@ -182,7 +182,7 @@ def _partners(paths: list[str]) -> str:
     return f"shared with {listing(paths)}" if paths else "shared with none of the tensors before it"
 
 
-def _offset(
+def _offset_from_partner(
     path: str, partners: list[str], eager: dict[str, TensorState], target: dict[str, TensorState]
 ) -> Iterator[Difference]:
     """The offset from the first partner that lies somewhere: tensors without elements do not."""
@@ -205,18 +205,18 @@ def compare_overlaps(sides: Comparison) -> Iterator[Difference]:
     if eager == target:
         return
     for pair in dict.fromkeys((*eager, *target)):
-        if eager.get(pair) == target.get(pair) or not _comparable(sides, *pair):
+        if eager.get(pair) == target.get(pair) or not _is_sharing_comparable(sides, *pair):
             continue
         writer, reader = pair
-        left = _reached(sides.eager_states[reader], eager.get(pair, b""))
-        right = _reached(sides.target_states[reader], target.get(pair, b""))
+        left = _compare_overlap_reach(sides.eager_states[reader], eager.get(pair, b""))
+        right = _compare_overlap_reach(sides.target_states[reader], target.get(pair, b""))
         if left == right:
             right += ", through other elements of the writer"
         what = f"elements of {reader} that a write through {writer} reaches"
         yield difference("aliasing", reader, what, left, right)
 
 
-def _comparable(sides: Comparison, writer: str, reader: str) -> bool:
+def _is_sharing_comparable(sides: Comparison, writer: str, reader: str) -> bool:
     """Whether two tensors share storage on both sides; if not, that has been found already."""
     if writer == reader or sides.unlike & {writer, reader}:
         # How a tensor overlaps itself follows from its strides.
@@ -227,7 +227,7 @@ def _comparable(sides: Comparison, writer: str, reader: str) -> bool:
     )
 
 
-def _reached(state: TensorState, tags: bytes) -> str:
+def _compare_overlap_reach(state: TensorState, tags: bytes) -> str:
     if not tags:
         return "none"
     count = 1

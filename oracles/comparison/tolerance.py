@@ -64,7 +64,7 @@ class Mismatch:
     slight: bool = False
 
 
-def mismatch(
+def first_mismatch(
     eager: Value,
     target: Value,
     reference: Value | None = None,
@@ -92,17 +92,17 @@ def mismatch(
         left, right = eager.tensor().reshape(-1), target.tensor().reshape(-1)
         wrong = (left != right).numpy()
         noise = reference is not None and not exact and _integers_are_noise(eager, reference)
-        return _first(eager, target, wrong, "", noise)
+        return _first_difference(eager, target, wrong, "", noise)
     if exact:
-        return _first(eager, target, _differ_exactly(eager, target), "", False)
+        return _first_difference(eager, target, _exact_differences(eager, target), "", False)
     if reference is not None and (
         reference.shape != eager.shape or reference.dtype.is_complex != eager.dtype.is_complex
     ):
         reference = None
-    return _compare_floating(eager, target, reference, _scales(scale, eager))
+    return _compare_within_tolerance(eager, target, reference, _tolerance_scales(scale, eager))
 
 
-def _compare_floating(
+def _compare_within_tolerance(
     eager: Value, target: Value, reference: Value | None, scale: float | _Array
 ) -> Mismatch | None:
     e, t = _parts(eager), _parts(target)
@@ -146,7 +146,7 @@ def _compare_floating(
             slight = not (special & ~same_special).any() and worst <= _half_of_the_digits(e, info)
     if not wrong.any():
         return None
-    return _first(eager, target, _elements(wrong, eager), detail, noise, slight)
+    return _first_difference(eager, target, _elements(wrong, eager), detail, noise, slight)
 
 
 def _alike_as_a_whole(e: _Array, t: _Array) -> npt.NDArray[np.bool_]:
@@ -158,7 +158,7 @@ def _alike_as_a_whole(e: _Array, t: _Array) -> npt.NDArray[np.bool_]:
     return np.repeat(same, 2)
 
 
-def _scales(scale: float | Value, value: Value) -> float | _Array:
+def _tolerance_scales(scale: float | Value, value: Value) -> float | _Array:
     """The scale of each element, or of each part of a complex one."""
     if not isinstance(scale, Value):
         return scale
@@ -215,7 +215,7 @@ def _integers_are_noise(eager: Value, reference: Value) -> bool:
     return bool((eager.tensor() != reference.tensor()).any())
 
 
-def _differ_exactly(eager: Value, target: Value) -> npt.NDArray[np.bool_]:
+def _exact_differences(eager: Value, target: Value) -> npt.NDArray[np.bool_]:
     count = 1
     for length in eager.shape:
         count *= length
@@ -229,7 +229,7 @@ def _differ_exactly(eager: Value, target: Value) -> npt.NDArray[np.bool_]:
     return differ & _elements(~equal, eager)
 
 
-def _first(
+def _first_difference(
     eager: Value,
     target: Value,
     wrong: npt.NDArray[np.bool_],

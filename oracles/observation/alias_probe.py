@@ -35,7 +35,7 @@ class _Member:
     distinct: torch.Tensor
 
 
-def probe(states: Sequence[TensorState], known: Sequence[Known]) -> tuple[Reach, ...]:
+def probe_aliases(states: Sequence[TensorState], known: Sequence[Known]) -> tuple[Reach, ...]:
     """Write through each known tensor and read through the others; only overlaps are returned.
 
     `states` and `known` are in the same order. Tensors without elements, and tensors that are alone on
@@ -52,7 +52,7 @@ def probe(states: Sequence[TensorState], known: Sequence[Known]) -> tuple[Reach,
             memory = known[indices[0]].tensor.untyped_storage()
             if memory.device.type != "cpu":
                 memory = torch.empty(memory.nbytes(), dtype=torch.uint8, device="cpu").untyped_storage()
-            found += _probe_storage([_member(known[index], memory) for index in indices])
+            found += _probe_storage([_probed_member(known[index], memory) for index in indices])
     return tuple(found)
 
 
@@ -72,7 +72,7 @@ def _probe_storage(members: Sequence[_Member]) -> list[Reach]:
     return found
 
 
-def _member(known: Known, memory: torch.UntypedStorage) -> _Member:
+def _probed_member(known: Known, memory: torch.UntypedStorage) -> _Member:
     tensor = known.tensor
     unit = min(tensor.element_size(), 8)
     parts = tensor.element_size() // unit

@@ -17,8 +17,8 @@ from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from oracles.object_names import class_name, message_of
 from oracles.observation.operation_mode import current_operation_mode
 from oracles.observation.records import GradientRun, LaterWrite, Raised, Value
-from oracles.observation.result_structure import has_memory, parts_of
-from oracles.observation.tensor_state import Known, Register, leaf_and_grad_fn, reader, value_of
+from oracles.observation.result_structure import has_memory, wrapper_subclass_parts
+from oracles.observation.tensor_state import Known, Register, element_reader, leaf_and_grad_fn, value_of
 
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _MESSAGE_LENGTH = 200
@@ -124,7 +124,9 @@ class _Cotangent:
 
 
 @lru_cache(maxsize=1024)
-def _cotangent(ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> _Cotangent:
+def _cotangent_of_root(
+    ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> _Cotangent:
     """The cotangent of a root: odd eighths up to LARGEST_COTANGENT, which every floating dtype holds."""
     steps = torch.arange(math.prod(shape) + 1, dtype=torch.float64)
     numbers = (((7 * steps + 3 * ordinal) % 11) * 2 - 11) / 8
@@ -135,27 +137,27 @@ def _cotangent(ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device:
     tensor = numbers.reshape(shape).to(device=device, dtype=dtype)
     if dtype.is_complex and not ordinal % 2:
         tensor = tensor.conj_physical().conj()  # the same numbers, as the user's may be: lazily conjugated
-    read = reader(tensor)
+    read = element_reader(tensor)
     return _Cotangent(tensor, read, read())
 
 
 def _cotangent_like(ordinal: int, root: torch.Tensor) -> _Cotangent:
     """The cotangent of a root; of a wrapper subclass, one that is made in the same way."""
-    parts = parts_of(root)
+    parts = wrapper_subclass_parts(root)
     if parts is None:
-        return _cotangent(ordinal, tuple(root.shape), root.dtype, root.device)
-    tensor = _made_like(2 * ordinal, root)
+        return _cotangent_of_root(ordinal, tuple(root.shape), root.dtype, root.device)
+    tensor = _gradient_made_like(2 * ordinal, root)
     return _Cotangent(tensor, lambda: None, None)
 
 
-def _made_like(ordinal: int, root: torch.Tensor) -> torch.Tensor:
-    parts = parts_of(root)
+def _gradient_made_like(ordinal: int, root: torch.Tensor) -> torch.Tensor:
+    parts = wrapper_subclass_parts(root)
     if parts is None:
         if not (root.is_floating_point() or root.is_complex()):
             return root.detach()
-        return _cotangent(ordinal, tuple(root.shape), root.dtype, root.device).tensor.clone()
+        return _cotangent_of_root(ordinal, tuple(root.shape), root.dtype, root.device).tensor.clone()
     wrapper: Any = root
-    inner = {name: _made_like(ordinal, part) for name, part in parts.tensors}
+    inner = {name: _gradient_made_like(ordinal, part) for name, part in parts.tensors}
     _, context = wrapper.__tensor_flatten__()
     with torch.no_grad():
         made = type(wrapper).__tensor_unflatten__(inner, context, root.shape, root.stride())
@@ -195,10 +197,12 @@ def differentiate_roots(
             allow_unused=True,
         )
 
-    return _differentiated(roots, targets, ordinals, stage, take)
+    return _differentiate_roots_once(roots, targets, ordinals, stage, take)
 
 
-def accumulate(roots: Roots, leaves: Roots, ordinals: Sequence[int], *, retain: bool) -> Differentiated:
+def accumulate_gradients(
+    roots: Roots, leaves: Roots, ordinals: Sequence[int], *, retain: bool
+) -> Differentiated:
     """Accumulate the gradients of some roots into `.grad`; the gradients are what the leaves have there."""
 
     def take(cotangents: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
@@ -206,10 +210,10 @@ def accumulate(roots: Roots, leaves: Roots, ordinals: Sequence[int], *, retain: 
         return [leaf.grad for _, leaf in leaves]
 
     edges = {path: edge_of(leaf) for path, leaf in leaves}
-    return _differentiated(roots, edges, ordinals, "backward", take)
+    return _differentiate_roots_once(roots, edges, ordinals, "backward", take)
 
 
-def _differentiated(
+def _differentiate_roots_once(
     roots: Roots,
     targets: Mapping[str, GradientEdge | None],
     ordinals: Sequence[int],
@@ -223,7 +227,7 @@ def _differentiated(
     gradients: tuple[torch.Tensor | None, ...] = ()
     terms: dict[str, torch.Tensor] = {}
     try:
-        with _terms(roots, targets) as terms, current_operation_mode():
+        with _gradient_term_magnitudes(roots, targets) as terms, current_operation_mode():
             gradients = tuple(take([cotangent.tensor for cotangent in cotangents]))
     except Exception as exception:
         error = BaseException.with_traceback(exception, None)  # whose frames would keep tensors alive
@@ -256,7 +260,9 @@ def measuring(on: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _terms(roots: Roots, targets: Mapping[str, GradientEdge | None]) -> Iterator[dict[str, torch.Tensor]]:
+def _gradient_term_magnitudes(
+    roots: Roots, targets: Mapping[str, GradientEdge | None]
+) -> Iterator[dict[str, torch.Tensor]]:
     """By path, the largest magnitude of the terms that arrive where a gradient is summed, element by
     element; of a gradient that comes by way of another target's, no less than that one's largest."""
     largest: dict[str, torch.Tensor] = {}
@@ -275,7 +281,7 @@ def _terms(roots: Roots, targets: Mapping[str, GradientEdge | None]) -> Iterator
     for path, edge in edges.items():
         paths.setdefault((edge.node, edge.output_nr), []).append(path)
     handles = []
-    for node in _below([tensor.grad_fn for _, tensor in roots]):
+    for node in _nodes_below([tensor.grad_fn for _, tensor in roots]):
         ends = [(i, path) for i, end in enumerate(node.next_functions) for path in paths.get(end, ())]
 
         def hook(given: Sequence[torch.Tensor | None], _: object, ends: list[tuple[int, str]] = ends) -> None:
@@ -291,7 +297,7 @@ def _terms(roots: Roots, targets: Mapping[str, GradientEdge | None]) -> Iterator
             handle.remove()
     for path, sizes in tuple(largest.items()):
         size = float(sizes.nan_to_num(posinf=0.0).max()) if sizes.numel() else 0.0
-        below = _below([edges[path].node])
+        below = _nodes_below([edges[path].node])
         for other, edge in edges.items():
             if other in largest and edge.node in below and edge != edges[path]:
                 largest[other] = largest[other].clamp(min=size)
@@ -299,7 +305,7 @@ def _terms(roots: Roots, targets: Mapping[str, GradientEdge | None]) -> Iterator
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor, or the elements of all that it is made of, as `value_of` has them."""
-    value = None if parts_of(tensor) is None else value_of(tensor)
+    value = None if wrapper_subclass_parts(tensor) is None else value_of(tensor)
     return tensor if value is None else value.tensor()
 
 
@@ -307,7 +313,7 @@ def _value(numbers: torch.Tensor) -> Value:
     return Value(numbers.dtype, tuple(numbers.shape), numbers.contiguous().numpy().tobytes())
 
 
-def _below(nodes: Sequence[Node | None]) -> set[Node]:
+def _nodes_below(nodes: Sequence[Node | None]) -> set[Node]:
     """The nodes, and all that a backward from them may come to."""
     ahead, seen = [node for node in nodes if node is not None], set[Node]()
     while ahead:
@@ -318,7 +324,7 @@ def _below(nodes: Sequence[Node | None]) -> set[Node]:
     return seen
 
 
-def choose(count: int, differentiated: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:
+def choose_backward_roots(count: int, differentiated: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:
     """Which of `count` roots each backward starts from: those wanted, then each of the first
     `MAX_SINGLE_ROOTS` alone.
 
@@ -332,7 +338,7 @@ def choose(count: int, differentiated: tuple[int, ...] | None) -> tuple[tuple[in
     return tuple(dict.fromkeys(run for run in runs if run))
 
 
-def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> LaterWrite:
+def observe_later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> LaterWrite:
     """Double a result in place and see what that did to every known tensor.
 
     It multiplies, because a gradient that is lost through an addition cannot be told from one that is
@@ -340,7 +346,7 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
     """
     error: Raised | None = None
     # (Autograd keeps wrapper subclasses, and nothing that they are made of.)
-    wrappers = [one.tensor for one in known if parts_of(one.tensor) is not None]
+    wrappers = [one.tensor for one in known if wrapper_subclass_parts(one.tensor) is not None]
     parts = {id(part) for wrapper in wrappers for part in _within(wrapper)}
     here = _memories(tensor)
     apart = id(tensor) in parts
@@ -370,7 +376,7 @@ def later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> Late
 
 def _within(wrapper: torch.Tensor) -> Iterator[torch.Tensor]:
     """All that a tensor is made of, wrapper subclasses among it included."""
-    parts = parts_of(wrapper)
+    parts = wrapper_subclass_parts(wrapper)
     for _, part in () if parts is None else parts.tensors:
         yield part
         yield from _within(part)
@@ -378,7 +384,7 @@ def _within(wrapper: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def _plain(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensor itself, or those that it is made of."""
-    parts = parts_of(tensor)
+    parts = wrapper_subclass_parts(tensor)
     return [tensor] if parts is None else [one for _, part in parts.tensors for one in _plain(part)]
 
 

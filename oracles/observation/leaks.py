@@ -48,7 +48,7 @@ class Lifetimes:
                 reference = _Weak(tensor.untyped_storage())
                 self._storages.setdefault(reference.cdata, (name, reference))
 
-    def alive(self) -> tuple[str, ...]:
+    def names_alive(self) -> tuple[str, ...]:
         """The names of those that are still alive, once cycles have been collected."""
         names = self._alive()
         if names:
@@ -65,8 +65,8 @@ class Lifetimes:
                 names = self._alive()
         return names
 
-    def grown(self) -> int:
-        """How many bytes more are given out now, once `alive` has been asked."""
+    def memory_grown(self) -> int:
+        """How many bytes more are given out now, once `names_alive` has been asked."""
         more = allocated_bytes() - self._allocated
         if more > 0:
             gc.collect()

@@ -41,8 +41,8 @@ def recording_leaked_modes() -> Iterator[LeakedModes]:
         yield left
     finally:
         left.names = (
-            *_put_back(functions, _function_modes(), _overrides._push_mode, _overrides._pop_mode),
-            *_put_back(dispatches, _dispatch_modes(), _dispatch._push_mode, _dispatch._pop_mode),
+            *_restore_mode_stack(functions, _function_modes(), _overrides._push_mode, _overrides._pop_mode),
+            *_restore_mode_stack(dispatches, _dispatch_modes(), _dispatch._push_mode, _dispatch._pop_mode),
         )
 
 
@@ -62,7 +62,7 @@ def _dispatch_modes() -> tuple[object, ...]:
     return tuple(_dispatch._get_current_dispatch_mode_stack())
 
 
-def _put_back(
+def _restore_mode_stack(
     before: Sequence[object],
     after: Sequence[object],
     push: Callable[[object], object],

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from oracles.observation.alias_probe import probe
+from oracles.observation.alias_probe import probe_aliases
 from oracles.observation.ambient import (
     digest_of_generators,
     record_ambient,
@@ -26,12 +26,12 @@ from oracles.observation.gradients import (
     MAX_SINGLE_ROOTS,
     History,
     Roots,
-    choose,
+    choose_backward_roots,
     differentiable,
     differentiate_roots,
-    later_write,
     may_be_written,
     measuring,
+    observe_later_write,
     record_exception,
 )
 from oracles.observation.leaks import Lifetimes
@@ -47,13 +47,13 @@ from oracles.observation.records import (
     Refusal,
     TensorState,
 )
-from oracles.observation.result_structure import has_memory, nodes
+from oracles.observation.result_structure import has_memory, result_tree_nodes
 from oracles.observation.steps import Step, Steps
 from oracles.observation.tensor_state import (
     BeforeCall,
     Known,
     Register,
-    capture,
+    capture_tensors,
     leaf_and_grad_fn,
     storage_as_tensor,
 )
@@ -80,9 +80,9 @@ def observe(
     inference mode. `differentiate` picks the results
     of the first backward, as indices modulo their number into: the tensors of the result that require
     grad, in order, then the arguments and other inputs whose autograd history the call has changed;
-    None is all of them. Further backwards start from one of these each (`gradients.choose`); then the results
-    are written to, and backwards start anew: from all, and if that raises, from one each. `steps`, if there
-    are any, are done instead of all this. `refusal` tells legitimate refusals among
+    None is all of them. Further backwards start from one of these each (`gradients.choose_backward_roots`);
+    then the results are written to, and backwards start anew: from all, and if that raises, from one each.
+    `steps`, if there are any, are done instead of all this. `refusal` tells legitimate refusals among
     the exceptions of the call and of its backwards. After a refused call `retry`, the function as it is in
     eager, is called on the same objects. With `terms` the terms of gradients are measured;
     `under` is a dispatch mode around the call and each backward, as in `dense_operands` and `replay_rng`.
@@ -98,9 +98,9 @@ def observe(
     with restoring_ambient() as ambient, measuring(terms), using_operation_mode(under):
         lifetimes = Lifetimes()
         asked = _Request(make, seed, grad, inference, differentiate, tuple(steps), refusal, retry)
-        observation = _observe(function, asked, ambient, lifetimes)
-        alive = lifetimes.alive()
-        return replace(observation, alive=alive, grown=0 if alive else lifetimes.grown())
+        observation = _observe_call(function, asked, ambient, lifetimes)
+        alive = lifetimes.names_alive()
+        return replace(observation, alive=alive, grown=0 if alive else lifetimes.memory_grown())
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class _Request:
     before: tuple[TensorState, ...] | None = None  # of arguments that an earlier call was given, too
 
 
-def _observe(
+def _observe_call(
     function: Callable[..., Any], asked: _Request, ambient: Ambient, lifetimes: Lifetimes
 ) -> Observation:
     seed_generators(asked.seed)
@@ -156,8 +156,8 @@ def _observe(
     )
     with torch.enable_grad():
         if error is None:
-            return _with_result(called, result, inputs, ambient, asked, lifetimes)
-        return _without_result(called, inputs, ambient, asked)
+            return _observe_returned(called, result, inputs, ambient, asked, lifetimes)
+        return _observe_raised(called, inputs, ambient, asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class _Inputs:
     @staticmethod
     def of(arguments: Arguments) -> _Inputs:
         register = Register()
-        for node in nodes(arguments.args, "arg"):
+        for node in result_tree_nodes(arguments.args, "arg"):
             if node.tensor is not None:
                 register.add(node.path, node.tensor)
         for name, tensor in arguments.leaves.items():
@@ -199,16 +199,16 @@ class _Inputs:
                 self.register.add(f"old storage of {path}", storage_as_tensor(witness.storage, witness.dtype))
 
 
-def _without_result(called: Observation, inputs: _Inputs, ambient: Ambient, asked: _Request) -> Observation:
+def _observe_raised(called: Observation, inputs: _Inputs, ambient: Ambient, asked: _Request) -> Observation:
     """The snapshot of a call that raised: the inputs as they are, and as they were; and the retry."""
     inputs.note_lost_storages()
     retry = asked.retry if called.refused is not None else None
-    states, _ = capture(inputs.register, inputs.witnesses, copying=retry is not None)
+    states, _ = capture_tensors(inputs.register, inputs.witnesses, copying=retry is not None)
     retried: Observation | None = None
     if retry is not None:
         # Before fresh arguments are made: a module holds those that were made last.
         again = replace(asked, make=lambda: inputs.arguments, refusal=None, retry=None, before=states)
-        retried = _observe(retry, again, ambient, Lifetimes())
+        retried = _observe_call(retry, again, ambient, Lifetimes())
     if asked.before is not None:
         paths = {state.path for state in states}
         before = tuple(state for state in asked.before if state.path in paths)
@@ -216,11 +216,11 @@ def _without_result(called: Observation, inputs: _Inputs, ambient: Ambient, aske
         # What they were is asked of fresh arguments, so that calls which succeed pay nothing for it.
         seed_generators(asked.seed)
         fresh = _Inputs.of(asked.make())
-        before, _ = capture(fresh.register, fresh.witnesses)
+        before, _ = capture_tensors(fresh.register, fresh.witnesses)
     return replace(called, states=states, inputs=len(states), before=before, retried=retried)
 
 
-def _with_result(
+def _observe_returned(
     called: Observation,
     result: Any,
     inputs: _Inputs,
@@ -231,16 +231,16 @@ def _with_result(
     """The snapshot of a call that returned."""
     register = inputs.register
     inputs.note_lost_storages()
-    arguments_now = tuple(nodes(inputs.arguments.args, "arg"))
+    arguments_now = tuple(result_tree_nodes(inputs.arguments.args, "arg"))
     for node in arguments_now:
         if node.tensor is not None:
             register.add(node.path, node.tensor)
     count = len(register)
-    result_nodes = tuple(nodes(result, "out"))
+    result_nodes = tuple(result_tree_nodes(result, "out"))
     results = tuple((node.path, node.tensor) for node in result_nodes if node.tensor is not None)
     outputs = tuple((path, register.add(path, tensor)) for path, tensor in results)
     lifetimes.watch(register.items())
-    states, known = capture(register, inputs.witnesses)
+    states, known = capture_tensors(register, inputs.witnesses)
     seen = replace(
         called,
         states=states,
@@ -250,13 +250,13 @@ def _with_result(
         moved=tuple(path for path, _ in inputs.history.moved()),
     )
     if asked.steps:
-        seen = _with_steps(seen, inputs, results, known, asked)
+        seen = _observe_steps(seen, inputs, results, known, asked)
     else:
-        seen = _with_gradients(seen, inputs, results, known, ambient, asked)
-    return replace(seen, reaches=probe(states, known))
+        seen = _observe_gradients(seen, inputs, results, known, ambient, asked)
+    return replace(seen, reaches=probe_aliases(states, known))
 
 
-def _with_steps(
+def _observe_steps(
     seen: Observation,
     inputs: _Inputs,
     results: Roots,
@@ -264,7 +264,7 @@ def _with_steps(
     asked: _Request,
 ) -> Observation:
     """The records of the steps that were asked for."""
-    arguments = nodes(inputs.arguments.args, "arg")
+    arguments = result_tree_nodes(inputs.arguments.args, "arg")
     tensors = {f"tensor[{name!r}]": tensor for name, tensor in inputs.arguments.tensors.items()}
     tensors |= {node.path: node.tensor for node in arguments if node.tensor is not None}
     leaves = tuple(
@@ -281,11 +281,11 @@ def _with_steps(
         known,
         asked.refusal,
     )
-    records = tuple(steps.take(asked.steps))
+    records = tuple(steps.take_steps(asked.steps))
     return replace(seen, steps=records, refused=steps.refused)
 
 
-def _with_gradients(
+def _observe_gradients(
     seen: Observation,
     inputs: _Inputs,
     results: Roots,
@@ -300,7 +300,7 @@ def _with_gradients(
     refused: str | None = None
     ambient_after: Ambient | None = None
     generator_after: str | None = None
-    for chosen in choose(len(roots), asked.differentiate) if targets else ():
+    for chosen in choose_backward_roots(len(roots), asked.differentiate) if targets else ():
         taken = differentiate_roots(tuple(roots[index] for index in chosen), targets, chosen)
         if not runs:
             ambient_after = record_ambient()
@@ -317,7 +317,9 @@ def _with_gradients(
         # By object, so that a result which is returned twice is written to once.
         unique = {name: tensor for (_, tensor), (_, name) in zip(results, seen.outputs, strict=True)}
         writes = [
-            later_write(name, tensor, known) for name, tensor in unique.items() if may_be_written(tensor)
+            observe_later_write(name, tensor, known)
+            for name, tensor in unique.items()
+            if may_be_written(tensor)
         ]
         later = differentiable(results) + inputs.history.moved()
         if later and targets and any(write.raised is None for write in writes):

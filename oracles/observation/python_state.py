@@ -26,7 +26,7 @@ from oracles.observation.result_structure import (
     key_name,
     value_in_words,
 )
-from oracles.observation.tensor_state import attributes_of, value_of
+from oracles.observation.tensor_state import tensor_attributes_of, value_of
 
 _OPAQUE = (type, ModuleType, BuiltinFunctionType, torch.SymInt, torch.SymFloat, torch.SymBool)
 _HOOKS = tuple(name for name in vars(torch.nn.Module()) if name.endswith("_hooks"))
@@ -43,7 +43,7 @@ def record_python_state(objects: Mapping[str, object]) -> PythonState:
         return _NOTHING
     walk = _Walk()
     for name, value in objects.items():
-        walk.visit(name, value)
+        walk.visit_object(name, value)
     return PythonState(tuple(walk.nodes), tuple(walk.tensors))
 
 
@@ -59,7 +59,7 @@ class _Walk:
         self._paths: dict[int, str] = {}
         self._alive: list[object] = []  # so that no id stands for two objects
 
-    def visit(self, path: str, value: object, depth: int = 0) -> None:
+    def visit_object(self, path: str, value: object, depth: int = 0) -> None:
         """Describe an object, which is so many steps from where the walk began, and all that it leads to."""
         if len(self.nodes) >= MAX_NODES:
             return
@@ -74,10 +74,10 @@ class _Walk:
         if isinstance(value, torch.Tensor):
             self._visit_tensor(path, value, depth)
             return
-        self.nodes.append((path, _words(value)))
+        self.nodes.append((path, _object_in_words(value)))
         if depth < MAX_DEPTH and not isinstance(value, _OPAQUE):
-            for place, part in _parts(value):
-                self.visit(f"{path}{place}", part, depth + 1)
+            for place, part in _object_parts(value):
+                self.visit_object(f"{path}{place}", part, depth + 1)
 
     def _visit_tensor(self, path: str, tensor: torch.Tensor, depth: int) -> None:
         try:
@@ -91,12 +91,12 @@ class _Walk:
         self.nodes.append((path, f"{class_of(tensor)}{history}"))
         self.tensors.append((path, element))
         if grad is not None and depth < MAX_DEPTH:
-            self.visit(f"{path}.grad", grad, depth + 1)
-        for name, words in attributes_of(tensor):
+            self.visit_object(f"{path}.grad", grad, depth + 1)
+        for name, words in tensor_attributes_of(tensor):
             self.nodes.append((f"{path}.{name}", words))
 
 
-def _words(value: object) -> str:
+def _object_in_words(value: object) -> str:
     """An object in words, without what it leads to."""
     if isinstance(value, (tuple, list, set, frozenset, deque)):
         return f"{class_of(value)} of {len(value)}"
@@ -114,7 +114,7 @@ def _words(value: object) -> str:
     return class_of(value)
 
 
-def _parts(value: object) -> Iterator[tuple[str, object]]:
+def _object_parts(value: object) -> Iterator[tuple[str, object]]:
     """What an object leads to: where each part is, and the part."""
     if isinstance(value, dict):
         for key, item in list(value.items()):

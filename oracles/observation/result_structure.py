@@ -41,7 +41,7 @@ class Node:
     tensor: torch.Tensor | None = None
 
 
-def nodes(tree: Any, path: str) -> Iterator[Node]:
+def result_tree_nodes(tree: Any, path: str) -> Iterator[Node]:
     """Every node of a tree of tuples, lists and dicts, parents first, in order.
 
     Numbers, strings and None are described with their type and value, containers with their type and
@@ -52,21 +52,21 @@ def nodes(tree: Any, path: str) -> Iterator[Node]:
 
         [node.path for node in nodes({"k": (x, 2)}, "out")]    # out, out['k'], out['k'][0], out['k'][1]
     """
-    found = itertools.islice(_nodes(tree, path, ()), MAX_NODES + 1)
+    found = itertools.islice(_result_nodes_below(tree, path, ()), MAX_NODES + 1)
     for count, node in enumerate(found):
         yield node if count < MAX_NODES else Node(path, f"more than {MAX_NODES} nodes")
 
 
-def _nodes(tree: Any, path: str, around: tuple[int, ...]) -> Iterator[Node]:
+def _result_nodes_below(tree: Any, path: str, around: tuple[int, ...]) -> Iterator[Node]:
     """The nodes of a part of a tree, in containers of these ids."""
     # (What its type says: an object may claim to be of another class, or raise when it is asked.)
     kind = type(tree)
     if issubclass(kind, torch.Tensor):
-        parts = parts_of(tree)
+        parts = wrapper_subclass_parts(tree)
         context = "" if parts is None else f" with context {parts.context}"
         yield Node(path, class_of(tree) + context, tree)
         for name, part in () if parts is None else parts.tensors:
-            yield from _nodes(part, f"{path}.{name}", around)
+            yield from _result_nodes_below(part, f"{path}.{name}", around)
     elif issubclass(kind, (tuple, list, dict)) and (id(tree) in around or len(around) == MAX_DEPTH):
         yield Node(
             path, f"{class_of(tree)} {'that holds itself' if id(tree) in around else 'too deep inside'}"
@@ -74,12 +74,12 @@ def _nodes(tree: Any, path: str, around: tuple[int, ...]) -> Iterator[Node]:
     elif issubclass(kind, (tuple, list)):
         yield Node(path, f"{class_of(tree)} of {len(tree)}")
         for index, item in enumerate(tree):
-            yield from _nodes(item, f"{path}[{index}]", (*around, id(tree)))
+            yield from _result_nodes_below(item, f"{path}[{index}]", (*around, id(tree)))
     elif issubclass(kind, dict):
         keys = ", ".join(map(key_name, itertools.islice(tree, MAX_NODES)))
         yield Node(path, f"{class_of(tree)} with keys [{keys}]")
         for key, item in tree.items():
-            yield from _nodes(item, f"{path}[{key_name(key)}]", (*around, id(tree)))
+            yield from _result_nodes_below(item, f"{path}[{key_name(key)}]", (*around, id(tree)))
     elif issubclass(kind, PLAIN):
         yield Node(path, value_in_words(tree))
     else:
@@ -95,7 +95,7 @@ class Parts:
     context: str
 
 
-def parts_of(tensor: torch.Tensor) -> Parts | None:
+def wrapper_subclass_parts(tensor: torch.Tensor) -> Parts | None:
     """What a wrapper subclass (`__tensor_flatten__`) is made of; None for any other tensor.
 
     parts_of(torch.ones(2))    # None
@@ -109,7 +109,7 @@ def parts_of(tensor: torch.Tensor) -> Parts | None:
 
 def has_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor lies in a storage: a wrapper subclass does not, nor one of another layout."""
-    return tensor.layout is torch.strided and parts_of(tensor) is None
+    return tensor.layout is torch.strided and wrapper_subclass_parts(tensor) is None
 
 
 def class_of(value: object) -> str:

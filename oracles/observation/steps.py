@@ -18,10 +18,10 @@ from torch.autograd.graph import GradientEdge
 from oracles.observation.gradients import (
     Differentiated,
     Roots,
-    accumulate,
+    accumulate_gradients,
     differentiate_roots,
     edge_of,
-    later_write,
+    observe_later_write,
     record_exception,
 )
 from oracles.observation.records import GradientRun, LaterRequire, LaterWrite, Raised, Refusal
@@ -84,7 +84,7 @@ class Steps:
     refused: str | None = None
     broken: bool = False
 
-    def take(self, steps: Sequence[Step]) -> Iterator[GradientRun | LaterWrite | LaterRequire]:
+    def take_steps(self, steps: Sequence[Step]) -> Iterator[GradientRun | LaterWrite | LaterRequire]:
         """Do the steps, and record each; nothing is done after a refusal, nor after a backward that raised
         while it accumulated or freed: what it had done by then depends on the engine's order."""
         for step in steps:
@@ -95,17 +95,17 @@ class Steps:
                     tensor = self.tensors[path]
                     made = tensor.is_inference() and not path.startswith("out")
                     with torch.inference_mode(made), torch.no_grad():
-                        yield later_write(path, tensor, self.known)
+                        yield observe_later_write(path, tensor, self.known)
                 case Require(path) if path in self.tensors:
                     tensor = self.tensors[path]
                     before = tensor.requires_grad
-                    yield self._require(path, tensor)
+                    yield self._take_requires_grad_step(path, tensor)
                     if not before and tensor.requires_grad:
                         self._add_leaf(path, tensor)
                 case Backward():
-                    yield from self._backward(step)
+                    yield from self._take_backward_step(step)
 
-    def _backward(self, step: Backward) -> Iterator[GradientRun]:
+    def _take_backward_step(self, step: Backward) -> Iterator[GradientRun]:
         roots = self.roots()
         if not roots or not self.targets:
             return
@@ -115,7 +115,7 @@ class Steps:
             return
         picked = tuple(roots[index] for index in chosen)
         if step.how == "accumulate":
-            accumulated = accumulate(picked, self.leaves, chosen, retain=step.retain)
+            accumulated = accumulate_gradients(picked, self.leaves, chosen, retain=step.retain)
             self.broken = accumulated.error is not None
             yield self._noted(accumulated)
             return
@@ -135,7 +135,7 @@ class Steps:
             ordinals = range(len(gradients))
             yield self._noted(differentiate_roots(gradients, targets, ordinals, "double backward"))
 
-    def _require(self, path: str, tensor: torch.Tensor) -> LaterRequire:
+    def _take_requires_grad_step(self, path: str, tensor: torch.Tensor) -> LaterRequire:
         """Views of the tensor that are older than a write to it lead to it from then on, and others do not;
         all of them say that they require grad."""
         error: Raised | None = None

@@ -15,8 +15,8 @@ from oracles.observation.result_structure import (
     Parts,
     class_of,
     has_memory,
-    parts_of,
     value_in_words,
+    wrapper_subclass_parts,
 )
 
 _NUMPY_DTYPES = frozenset(
@@ -124,21 +124,21 @@ def storage_as_tensor(storage: torch.UntypedStorage, dtype: torch.dtype = torch.
     return whole
 
 
-def reader(tensor: torch.Tensor, *, copying: bool = False) -> Callable[[], bytes | None]:
+def element_reader(tensor: torch.Tensor, *, copying: bool = False) -> Callable[[], bytes | None]:
     """A function that reads the elements in row-major order, now and whenever it is called again.
 
     On the CPU it is a numpy view that is made once. It stays true for as long as the tensor keeps its
     storage and its shape. It answers None for a tensor without readable elements, and for a wrapper subclass,
     which has none of its own.
     """
-    if parts_of(tensor) is not None:
+    if wrapper_subclass_parts(tensor) is not None:
         return lambda: None
     detached = tensor.detach()
     if detached._is_zerotensor():  # a gradient that autograd knows to be zero, without memory
         detached = torch.zeros(detached.shape, dtype=detached.dtype)
     if detached.layout is not torch.strided:
         return lambda: _bytes(detached.to_dense())
-    if not _readable(detached):
+    if not _is_storage_readable(detached):
         return lambda: None
     if detached.device.type != "cpu" or detached.is_conj() or detached.is_neg():
         return lambda: _bytes(detached.resolve_conj().resolve_neg().cpu())
@@ -155,7 +155,7 @@ def _bytes(tensor: torch.Tensor) -> bytes | None:
     return tensor.numpy().tobytes()
 
 
-def _readable(tensor: torch.Tensor) -> bool:
+def _is_storage_readable(tensor: torch.Tensor) -> bool:
     """Whether the storage holds all elements: one that was resized away does not."""
     if tensor.device.type == "meta":
         return False
@@ -172,14 +172,14 @@ def _readable(tensor: torch.Tensor) -> bool:
 
 def value_of(tensor: torch.Tensor) -> Value | None:
     """A copy of a tensor's elements, or None where there are none to read."""
-    parts = parts_of(tensor)
+    parts = wrapper_subclass_parts(tensor)
     if parts is not None:
-        return _value_of_parts(tensor, parts)
-    data = reader(tensor)()
+        return _value_of_wrapped_parts(tensor, parts)
+    data = element_reader(tensor)()
     return None if data is None else Value(tensor.dtype, tuple(tensor.shape), data)
 
 
-def _value_of_parts(tensor: torch.Tensor, parts: Parts) -> Value:
+def _value_of_wrapped_parts(tensor: torch.Tensor, parts: Parts) -> Value:
     names = ", ".join(name for name, _ in parts.tensors)
     kind = f"{type(tensor).__qualname__}({names}) with context {parts.context}"
     data, count = b"", 0
@@ -193,7 +193,7 @@ def _value_of_parts(tensor: torch.Tensor, parts: Parts) -> Value:
     return Value(tensor.dtype, (count,), data, kind)
 
 
-def attributes_of(tensor: torch.Tensor) -> tuple[tuple[str, str], ...]:
+def tensor_attributes_of(tensor: torch.Tensor) -> tuple[tuple[str, str], ...]:
     """What Python code has stored on a plain tensor or parameter, each in words.
 
     Names that begin with an underscore are torch's and compilers'.
@@ -226,7 +226,7 @@ def leaf_and_grad_fn(tensor: torch.Tensor) -> tuple[bool | None, Node | None]:
         return None, None
 
 
-def capture(
+def capture_tensors(
     register: Register, witnesses: Mapping[str, BeforeCall], *, copying: bool = False
 ) -> tuple[tuple[TensorState, ...], tuple[Known, ...]]:
     """The state of each known tensor, and the live tensors with their readers, in the same order.
@@ -239,9 +239,11 @@ def capture(
     known: list[Known] = []
     for path, tensor in register.items():
         try:
-            read = reader(tensor, copying=copying)
+            read = element_reader(tensor, copying=copying)
             known.append(Known(path, tensor, read))
-            states.append(_state(path, tensor, read(), register, storages, hidden, witnesses.get(path)))
+            states.append(
+                _tensor_state(path, tensor, read(), register, storages, hidden, witnesses.get(path))
+            )
         except Exception as error:
             said = f"{class_name(type(error))}: {message_of(error)}"
             raise Unobservable(
@@ -254,7 +256,7 @@ class Unobservable(Exception):
     """A tensor does not let itself be looked at, as one of a subclass may that answers for itself."""
 
 
-def _state(
+def _tensor_state(
     path: str,
     tensor: torch.Tensor,
     data: bytes | None,
@@ -293,14 +295,14 @@ def _state(
         has_grad_fn=None if is_leaf is None else grad_fn is not None,
         retains_grad=tensor.retains_grad,
         is_view=is_view,
-        base=_base(tensor, register, hidden) if is_view else "",
+        base=_base_of_tensor(tensor, register, hidden) if is_view else "",
         offset=offset,
         storage=storage,
         storage_bytes=storage_bytes,
         storage_kept=None if witness is None else witness.kept_storage(tensor),
         version_moved=None if witness is None else witness.bumped_version(tensor),
         grad=None if grad is None else value_of(grad),
-        attributes=attributes_of(tensor),
+        attributes=tensor_attributes_of(tensor),
     )
 
 
@@ -313,7 +315,9 @@ def _meaningful(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int | 
     return tuple(None if length == 1 else step for length, step in zip(shape, stride, strict=True))
 
 
-def _base(tensor: torch.Tensor, register: Register, hidden: dict[int, tuple[str, torch.Tensor]]) -> str:
+def _base_of_tensor(
+    tensor: torch.Tensor, register: Register, hidden: dict[int, tuple[str, torch.Tensor]]
+) -> str:
     base = tensor._base
     if base is None:
         return "hidden"

@@ -18,17 +18,17 @@ def as_on_cpu(seen: Observation) -> Observation:
 
     as_on_cpu(observe(compiled, make_on_cuda)).states[0].device    # device(type='cpu')
     """
-    moved: Observation = _moved(seen)
+    moved: Observation = _moved_to_cpu(seen)
     return dataclasses.replace(moved, grown=0)
 
 
-def _moved(value: Any) -> Any:
+def _moved_to_cpu(value: Any) -> Any:
     if isinstance(value, torch.device):
         return _CPU
     if isinstance(value, tuple):
-        return tuple(map(_moved, value))
+        return tuple(map(_moved_to_cpu, value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        changed = {name: new for name, old in given.items() if (new := _moved(old)) is not old}
+        changed = {name: new for name, old in given.items() if (new := _moved_to_cpu(old)) is not old}
         return dataclasses.replace(value, **changed) if changed else value
     return value

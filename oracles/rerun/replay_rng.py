@@ -41,7 +41,7 @@ class RecordDraws(OperationMode):
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         if torch.Tag.nondeterministic_seeded in func.tags:
-            values = tuple(value.detach().clone() for value in _drawn(func, args, result))
+            values = tuple(value.detach().clone() for value in _replayed_results(func, args, result))
             self.draws.append(Draw(func, values, _states()))
         return result
 
@@ -62,7 +62,7 @@ class ReplayDraws(OperationMode):
         result = func(*args, **kwargs)
         if self._left and torch.Tag.nondeterministic_seeded in func.tags:
             draw = self._left.pop(0)
-            drawn = list(_drawn(func, args, result))
+            drawn = list(_replayed_results(func, args, result))
             if draw.operator is func and [v.shape for v in drawn] == [v.shape for v in draw.values]:
                 for mine, value in zip(drawn, draw.values, strict=True):
                     if not repeats_elements(mine):
@@ -73,7 +73,7 @@ class ReplayDraws(OperationMode):
         return result
 
 
-def _drawn(func: Any, args: Any, result: Any) -> Iterator[torch.Tensor]:
+def _replayed_results(func: Any, args: Any, result: Any) -> Iterator[torch.Tensor]:
     """The results, and what was written to and is none of them."""
     results = list(tensors(result))
     yield from results

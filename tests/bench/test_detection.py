@@ -109,9 +109,9 @@ from bench.fuzzer.seeded_bugs import Fault, install
 fault = Fault("all numbers are one", "inputs", "aot.tensors.constants", "return (type(value), value)\\n",
               "return (type(value),\\n        0)\\n", ("repeat",), "A later call gets another one's number.")
 installed = install(fault)
-from aot.tensors.constants import key_of
-seen = [installed.reached(), key_of(1) == key_of(2), installed.reached()]
-key_of(1.5)
+from aot.tensors.constants import constant_key
+seen = [installed.reached(), constant_key(1) == constant_key(2), installed.reached()]
+constant_key(1.5)
 print(*seen, installed.reached())
 """
 
@@ -296,7 +296,7 @@ def test_a_fault_that_is_in_no_function_cannot_be_switched() -> None:
         find="_RECIPES_LIMIT = 20_000",
         replace="_RECIPES_LIMIT = 2",
     )
-    with pytest.raises(FaultError, match=r"is not in one function of aot\.capture\.inference"):
+    with pytest.raises(FaultError, match=r"is not in one function of aot\.graph\.shape_inference"):
         Switches([outside])
 
 

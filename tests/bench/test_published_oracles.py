@@ -12,7 +12,7 @@ from bench.fuzzer.published_oracles import PUBLISHED, Ran, notices
 from fuzz.choices import SeededChoices
 from fuzz.generate import generate
 from fuzz.ir.nodes import Literal, Program, Ref, Root, Statement, Storage
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 
 
@@ -73,4 +73,4 @@ def test_a_missing_gradient_ends_the_comparison_of_one_and_is_zero_for_the_other
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_none_notices_anything_of_eager(name: str) -> None:
     programs = [generate(SeededChoices(3, i), "mixed") for i in range(100)]
-    assert not [i for i, one in enumerate(programs) if notices(PUBLISHED[name], one, find("eager"))]
+    assert not [i for i, one in enumerate(programs) if notices(PUBLISHED[name], one, find_target("eager"))]

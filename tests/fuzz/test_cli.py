@@ -230,10 +230,10 @@ def test_resume_refuses_what_it_would_mix(
 ) -> None:
     Store.create(Path("found"), Configuration(targets=("eager",), cases=5)).close()
     with monkeypatch.context() as patch:
-        patch.setattr("fuzz.commands.campaigns.versions", lambda: {"torch": "1.0"})
+        patch.setattr("fuzz.commands.campaigns.campaign_versions", lambda: {"torch": "1.0"})
         assert main(["resume", "found"]) == 2
     assert "aotfuzz diff" in capsys.readouterr().err
-    monkeypatch.setattr("fuzz.commands.campaigns.fingerprint", lambda configuration: "other")
+    monkeypatch.setattr("fuzz.commands.campaigns.generator_fingerprint", lambda configuration: "other")
     assert main(["resume", "found"]) == 2
     assert "another version of the generator" in capsys.readouterr().err
 
@@ -354,6 +354,6 @@ def test_a_gpu_has_so_many_workers(
     cores: int, gpus: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices.os, "sched_getaffinity", lambda _: range(cores))
-    monkeypatch.setattr(devices, "gpus", lambda _: tuple(map(str, range(gpus))))
+    monkeypatch.setattr(devices, "gpu_names", lambda _: tuple(map(str, range(gpus))))
     assert devices.workers("cuda") == devices.workers("both") == workers
     assert devices.workers() == cores

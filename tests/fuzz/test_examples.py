@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.cli import _parser, main
+from fuzz.cli import _command_line_parser, main
 from fuzz.targets.builtin_targets import SHIPPED
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +50,7 @@ def test_documented_commands_are_commands(file: str) -> None:
     assert commands or file == "docs/corpus.md"
     for command in commands:
         words = shlex.split(re.split(r"[>|;]", command)[0])[1:]
-        _parser().parse_args(words)
+        _command_line_parser().parse_args(words)
 
 
 def test_the_nightly_workflows_run_commands() -> None:
@@ -64,7 +64,7 @@ def test_the_nightly_workflows_run_commands() -> None:
     for command in commands:
         plain = re.sub(r"\{posargs:(.*?)\}", r"\1", command)
         plain = plain.replace("$SECONDS_EACH", "5").replace("${SEED:-$(date +%Y%m%d)}", "5")
-        options = _parser().parse_args(shlex.split(plain)[1:])
+        options = _command_line_parser().parse_args(shlex.split(plain)[1:])
         for target in getattr(options, "target", []):
             assert target in SHIPPED or target.startswith("${{ matrix.target")
     targets = workflow["jobs"]["campaign"]["strategy"]["matrix"]["target"]

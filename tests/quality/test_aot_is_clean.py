@@ -12,7 +12,7 @@ from fuzz.execute.call import LACKS
 from fuzz.execute.case import execute
 from fuzz.generate import generate
 from fuzz.program.printer import render
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 
 # 2,000 cases, in parts so that they run beside each other. By night there are 50,000 more, of other seeds.
 SHARES = {"aot": 1050, "aot-min-cut": 300, "aot-recompute": 300, "aot-rng": 300, "aot-dynamic": 50}
@@ -30,7 +30,7 @@ REFUSED = 2
     ],
 )
 def test_no_program_is_compiled_wrong(name: str, first: int) -> None:
-    target = find(name)
+    target = find_target(name)
     target.prepare()
     refusals = []
     for index in range(first, first + PART):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fuzz.corpus.buckets import primary_finding
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from oracles import Arguments, Backward, Finding, Observation, Outcome, Write, judge, observe
 from oracles.rerun.dense_operands import DenseOperands
 from tests.support.agreement import Make, fresh
@@ -114,7 +114,7 @@ def findings(program: Program, target: str) -> tuple[Finding, ...]:
     The call is made with grad mode on, unless the program says otherwise. Raises AssertionError if eager
     differs from itself, since then the program shows nothing.
     """
-    compiler = find(target)
+    compiler = find_target(target)
     compiler.prepare()
 
     def look(function: Callable[..., Any], **options: Any) -> Observation:

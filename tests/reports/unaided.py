@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuzz.campaign.configuration import fingerprint
+from fuzz.campaign.configuration import generator_fingerprint
 from fuzz.campaign.store import Store
 from fuzz.campaign.workers.handlers import program
 from fuzz.corpus.buckets import signature
@@ -23,7 +23,7 @@ from fuzz.features.traits import traits
 from fuzz.patterns import matches
 from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from tests.reports.report import RIGHT, TARGETS, Report, findings
 from tests.reports.table import REPORTS
 
@@ -93,7 +93,7 @@ def count(folder: Path) -> Iterator[Campaign]:
     with Store.read(folder) as store:
         configuration = store.configuration
         versions = store.get("versions")
-        if versions["generator"] != fingerprint(configuration):
+        if versions["generator"] != generator_fingerprint(configuration):
             raise ValueError(f"{folder}: another generator made these cases; run the campaign again")
         rows = list(store.rows())
     for target in TARGETS:
@@ -124,7 +124,7 @@ def shows(case: Program, needs: tuple[str, ...], target: str, wanted: str) -> bo
     """Whether a case has the traits, and still has them when all is gone that its signature does not need."""
 
     def same(smaller: Program) -> bool:
-        found = execute(smaller, find(target)).findings
+        found = execute(smaller, find_target(target)).findings
         return bool(found) and signature(found) == wanted
 
     if not needs or not _has(case, needs):

@@ -164,22 +164,22 @@ class BackwardRecorder:
             for entrance, (edge, value) in enumerate(segment.cotangent_inputs.items()):
                 self._entrances[edge] = number, entrance
                 if value is not None:
-                    tangent = self.by_value[value] = self.tangent(
+                    tangent = self.by_value[value] = self.make_tangent(
                         example_grads[value], value in tracked, value in exact
                     )
                     self.segments[number].tangents[entrance] = tangent
 
-    def tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
+    def make_tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
         """A new tangent (`guess_tangent_layout`); of a wrapper subclass, made of such in the same way, which
         is a guess that it may correct if it is not `exact`."""
         if not is_wrapper(like):
-            return self._plain_tangent(like, tracked, exact)
+            return self._make_plain_tangent(like, tracked, exact)
         coerce = getattr(like, "__coerce_tangent_metadata__", None)
         if coerce is not None and not exact:
             with self._recorder, dispatcher.trace_kernels_on(), torch.no_grad():
                 like = coerce()
         meta, plain, shared = flatten_gradient(like)
-        parts = [self._plain_tangent(one) for one in plain]
+        parts = [self._make_plain_tangent(one) for one in plain]
         with self._recorder, dispatcher.trace_kernels_on():
             fake = unflatten_subclass(meta, [part.fake for part in parts], shared)
         fake.requires_grad_(tracked)
@@ -189,7 +189,7 @@ class BackwardRecorder:
             fake, nodes, GradientLayout(tuple(w for part in parts for w in part.layout.wheres), meta)
         )
 
-    def _plain_tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
+    def _make_plain_tangent(self, like: Tensor, tracked: bool = False, exact: bool = False) -> Tangent:
         where = guess_tangent_layout(like)
         fake = self._recorder.lifetimes.track(fake_of(where, like.device, self._recorder.builder.symbolic))
         self._tangents += 1
@@ -215,7 +215,7 @@ class BackwardRecorder:
             stack.enter_context(
                 autograd_graph.recording_unpacked(self._graph.segment_of, self._recorder.unpacked)
             )
-            nothing = self._nothing()
+            nothing = self._zero_gradients()
             for node, _ in nothing:
                 stack.callback(node.register_prehook(_without_gradients).remove)
             self._recorder.hooks.nothing = tuple(nothing.values())
@@ -229,18 +229,20 @@ class BackwardRecorder:
                             recorded.reach[sink] = recorded.reach.get(sink, 0) | segment.reach[node]
                             recorded.exits[sink] = edge
                     if exits:
-                        handle = node.register_hook(self._leaving(number, exits))
+                        handle = node.register_hook(self._segment_exit_hook(number, exits))
                         stack.callback(handle.remove)
                     if autograd_graph.is_function_node(node):
                         nodes = self.segments[number].custom_function_grads[node] = []
-                        stack.callback(node.register_prehook(self._noting(nodes)).remove)
+                        stack.callback(node.register_prehook(self._gradient_noting_hook(nodes)).remove)
                     elif autograd_graph.is_copy_slices(node):
                         nodes = self.segments[number].written[node] = []
-                        stack.callback(node.register_prehook(self._noting(nodes)).remove)
-                        stack.callback(node.register_prehook(self._keeping(number, node)).remove)
-            self._differentiate(range(len(self.segments)), nothing)
+                        stack.callback(node.register_prehook(self._gradient_noting_hook(nodes)).remove)
+                        stack.callback(
+                            node.register_prehook(self._gradient_keeping_hook(number, node)).remove
+                        )
+            self._record_segment_backward(range(len(self.segments)), nothing)
 
-    def _nothing(self) -> dict[Key, Tensor]:
+    def _zero_gradients(self) -> dict[Key, Tensor]:
         """For each node that only edges without a gradient lead to, one of these, with something that is like
         a gradient: the engine does not start where it is given none."""
         started = {edge[0] for edge in self._entrances}
@@ -256,7 +258,7 @@ class BackwardRecorder:
                     found[node, number] = torch.zeros((), dtype=dtype, device=device).expand(size)
         return found
 
-    def _noting(self, nodes: list[fx.Node]) -> Callable[[tuple[Tensor | None, ...]], None]:
+    def _gradient_noting_hook(self, nodes: list[fx.Node]) -> Callable[[tuple[Tensor | None, ...]], None]:
         """A hook that notes the gradients which come to a node."""
 
         def hook(gradients: tuple[Tensor | None, ...]) -> None:
@@ -267,7 +269,7 @@ class BackwardRecorder:
 
         return hook
 
-    def _keeping(self, number: int, node: Node) -> Callable[[tuple[Tensor | None, ...]], None]:
+    def _gradient_keeping_hook(self, number: int, node: Node) -> Callable[[tuple[Tensor | None, ...]], None]:
         """A hook that keeps the gradient which comes to a write, if it is a wrapper subclass."""
 
         def hook(gradients: tuple[Tensor | None, ...]) -> None:
@@ -276,7 +278,9 @@ class BackwardRecorder:
 
         return hook
 
-    def _differentiate(self, numbers: Any, nothing: Mapping[Key, Tensor] = MappingProxyType({})) -> None:
+    def _record_segment_backward(
+        self, numbers: Any, nothing: Mapping[Key, Tensor] = MappingProxyType({})
+    ) -> None:
         starts = [GradientEdge(*edge) for edge in nothing]
         given = list(nothing.values())
         for number in numbers:
@@ -302,7 +306,9 @@ class BackwardRecorder:
             return self._ends[edge]
         return self._graph.rebuilt_edge(node, edge) or CotangentEdge(*self._entrances[edge])
 
-    def _leaving(self, number: int, exits: dict[int, Hashable]) -> Callable[..., tuple[Tensor | None, ...]]:
+    def _segment_exit_hook(
+        self, number: int, exits: dict[int, Hashable]
+    ) -> Callable[..., tuple[Tensor | None, ...]]:
         """A hook that takes the gradients that leave a node's segment out of the engine's hands."""
         found = self.segments[number].gradients
 
@@ -321,7 +327,7 @@ class BackwardRecorder:
                     tangents = self.segments[target.segment].tangents
                     if target.cotangent_input not in tangents:
                         with mode_stacks.dispatch_modes_off():
-                            tangents[target.cotangent_input] = self.tangent(gradient)
+                            tangents[target.cotangent_input] = self.make_tangent(gradient)
                         passed[i] = tangents[target.cotangent_input].fake
             return tuple(passed)
 
@@ -372,7 +378,7 @@ def record_unsegmented(
     with contextlib.ExitStack() as stack:
         if watching is not None:
             stack.enter_context(watching(engine, graph.segment_of))
-        stack.enter_context(autograd_graph.functions_skipped(_beyond(graph, ends)))
+        stack.enter_context(autograd_graph.functions_skipped(_custom_functions_below_edges(graph, ends)))
         engine.run()
     found: dict[int, Tensor] = {}
     for segment in engine.segments:
@@ -381,7 +387,7 @@ def record_unsegmented(
             found[end] = gradient
     for j, (edge, like) in entrances.items():
         if j not in engine.by_value:
-            tangent = engine.by_value[j] = engine.tangent(like, j in tracked, j in exact)
+            tangent = engine.by_value[j] = engine.make_tangent(like, j in tracked, j in exact)
             if edge in numbers:
                 known = found.get(numbers[edge])
                 with recorder, torch.set_grad_enabled(create_graph):
@@ -389,7 +395,7 @@ def record_unsegmented(
     return engine, found
 
 
-def _beyond(graph: SegmentedGraph, ends: Iterable[Key]) -> list[Node]:
+def _custom_functions_below_edges(graph: SegmentedGraph, ends: Iterable[Key]) -> list[Node]:
     """The custom functions below some edges that are not part of a graph. Where another end lies below them
     the engine runs them without any gradient, since these are taken at the ends."""
     found: list[Node] = []
@@ -409,12 +415,12 @@ def recording_backward(recorder: Recorder) -> Iterator[None]:
     """What the engine is to run under to be recorded."""
     with (
         recording_refusals(),
-        recorder.draws.traced(),
+        recorder.draws.draws_traced(),
         dispatcher.trace_kernels_on(),
         recorder,
         dynamic_code_refused(),
         torch.autograd.set_multithreading_enabled(False),
-        recorder.threads.watched(),
+        recorder.threads.other_threads_watched(),
     ):
         yield
 

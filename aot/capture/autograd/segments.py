@@ -82,10 +82,10 @@ class SegmentedGraph:
         self._rebuilt = {key_of(one.edge): one for one in user_tensors if one.rebuilt is not None}
         self._edge_of = {one.value: one.edge for one in user_tensors if one.value is not None}
         self._within = {key: self._own_history(one) for key, one in self._rebuilt.items()}
-        order = self._order()
-        masks = self._masks(order)
-        needed = self._needed(order, masks)
-        self.reaches_input = self._fruitful(order)
+        order = self._topological_order()
+        masks = self._reachability_masks(order)
+        needed = self._needed_nodes(order, masks)
+        self.reaches_input = self._nodes_leading_to_ends(order)
         numbers: dict[int, int] = {}
         self.segments: list[NodeGroup] = []
         self.segment_of: dict[Node, int] = {}
@@ -96,8 +96,8 @@ class SegmentedGraph:
                     self.segments.append(NodeGroup())
                 self.segments[number].nodes.append(item)
                 self.segment_of[item] = number
-        self._enter()
-        while not whole and self._divide():
+        self._enter_segment()
+        while not whole and self._divide_segments():
             pass  # (what was cut may be entered where it was not)
 
     @property
@@ -163,7 +163,7 @@ class SegmentedGraph:
                 stack.extend(child for _, (child, _) in self.below(node))
         return found
 
-    def _below(self, item: Node | UserTensor) -> Iterator[Node | UserTensor]:
+    def _nodes_below_segment(self, item: Node | UserTensor) -> Iterator[Node | UserTensor]:
         if isinstance(item, UserTensor):
             for value in item.leads_to:
                 start = self._edge_of.get(value)
@@ -184,7 +184,7 @@ class SegmentedGraph:
             if key_of(one.edge) not in self._sinks and (one.rebuilt is None or one.value is not None):
                 yield one.edge.node
 
-    def _order(self) -> list[Node | UserTensor]:
+    def _topological_order(self) -> list[Node | UserTensor]:
         """Everything, children before parents."""
         order: list[Node | UserTensor] = []
         seen: set[Node | UserTensor] = set()
@@ -196,10 +196,10 @@ class SegmentedGraph:
             elif item not in seen:
                 seen.add(item)
                 stack.append((item, True))
-                stack.extend((child, False) for child in self._below(item))
+                stack.extend((child, False) for child in self._nodes_below_segment(item))
         return order
 
-    def _masks(self, order: list[Node | UserTensor]) -> dict[Node | UserTensor, int]:
+    def _reachability_masks(self, order: list[Node | UserTensor]) -> dict[Node | UserTensor, int]:
         """From which exposed tensors (bit j for the j-th) everything is reached."""
         masks = dict.fromkeys(order, 0)
         for bit, one in enumerate(self._user_tensors):
@@ -208,11 +208,11 @@ class SegmentedGraph:
             elif key_of(one.edge) not in self._sinks:
                 masks[one.edge.node] |= 1 << bit
         for item in reversed(order):
-            for child in self._below(item):
+            for child in self._nodes_below_segment(item):
                 masks[child] |= masks[item]
         return masks
 
-    def _needed(
+    def _needed_nodes(
         self, order: list[Node | UserTensor], masks: dict[Node | UserTensor, int]
     ) -> set[Node | UserTensor]:
         """What leads to an argument, to something that the caller has, or to where backwards meet that lead
@@ -220,7 +220,7 @@ class SegmentedGraph:
         values = {edge.node for edge in self._edge_of.values() if key_of(edge) not in self._sinks}
         reached: dict[Node | UserTensor, set[int]] = {}
         for item in order:
-            for child in self._below(item):
+            for child in self._nodes_below_segment(item):
                 reached.setdefault(child, set()).add(masks[item])
         needed: set[Node | UserTensor] = set()
         for item in order:
@@ -236,7 +236,7 @@ class SegmentedGraph:
                 needed.add(item)
         return needed
 
-    def _fruitful(self, order: list[Node | UserTensor]) -> set[Node]:
+    def _nodes_leading_to_ends(self, order: list[Node | UserTensor]) -> set[Node]:
         found: set[Node] = set()
         for item in order:
             if not isinstance(item, UserTensor) and any(
@@ -246,7 +246,7 @@ class SegmentedGraph:
                 found.add(item)
         return found
 
-    def _divide(self) -> bool:
+    def _divide_segments(self) -> bool:
         """Cut the segments of which eager runs a custom function or does not, by where gradients come in: one
         that is run makes zeros of a gradient that it does not get. Whether there are more of them then."""
         segments: list[NodeGroup] = []
@@ -263,10 +263,10 @@ class SegmentedGraph:
             return False
         self.segments = segments
         self.segment_of = {node: i for i, segment in enumerate(segments) for node in segment.nodes}
-        self._enter()
+        self._enter_segment()
         return True
 
-    def _enter(self) -> None:
+    def _enter_segment(self) -> None:
         for one in sorted((e for e in self._user_tensors if e.value is not None), key=_value):
             number = self.segment_of.get(one.edge.node)
             if number is not None and key_of(one.edge) not in self._sinks:

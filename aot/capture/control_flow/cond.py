@@ -20,17 +20,17 @@ from aot.capture.autograd.segments import Key
 from aot.capture.control_flow.subgraph import (
     Captures,
     SubgraphRecorder,
-    append_call,
+    append_higher_order_call,
     check_operands,
-    check_results,
+    check_subgraph_results,
     is_followed,
-    modules,
     read_value,
     same_result_type,
+    subgraph_modules,
     without_aliasing,
     wrap_values,
 )
-from aot.capture.intercept.patches import registrations_unreported, unsupported_higher_order_op
+from aot.capture.intercept.patches import hook_patch_suspended, unsupported_higher_order_op
 from aot.capture.recorder.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.layout import with_strides
@@ -65,7 +65,7 @@ class _Cond:
             without_aliasing(branch, [read_value(branch, result) for result in results])
             for branch, results in zip(self.branches, self.results, strict=True)
         ]
-        return self._append(values, ())
+        return self._append_cond(values, ())
 
     def record_backward(self, gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Append its backward: a gradient for each tensor from outside that has a history."""
@@ -76,7 +76,7 @@ class _Cond:
         since = [next(iter(reversed(branch.builder.graph.nodes)), None) for branch in self.branches]
         values: list[list[fx.Node]] = []
         for branch, results in zip(self.branches, self.results, strict=True):
-            found, given = branch.differentiate(results, [edge for edge, _ in wanted], tangents)
+            found, given = branch.record_subgraph_derivative(results, [edge for edge, _ in wanted], tangents)
             for i, node in given.items():
                 branch.inputs[node] = with_strides(
                     outer.builder, tangents[i], branch.builder.meta(node).stride
@@ -91,15 +91,17 @@ class _Cond:
                     node = _contiguous(branch, read_value(branch, gradient))
                 nodes.append(node)
             values.append(without_aliasing(branch, nodes))
-        made = iter(self._append(values, since))
+        made = iter(self._append_cond(values, since))
         return [None if edge is None else next(made) for edge in self.edges]
 
-    def _append(self, values: Sequence[Sequence[fx.Node]], since: Sequence[fx.Node | None]) -> list[Tensor]:
+    def _append_cond(
+        self, values: Sequence[Sequence[fx.Node]], since: Sequence[fx.Node | None]
+    ) -> list[Tensor]:
         outer = self.outer()
         assert outer is not None
-        graphs, operands = modules(self.branches, values, since)
+        graphs, operands = subgraph_modules(self.branches, values, since)
         metas = tuple(intern(self.branches[0].builder.meta(value)) for value in values[0])
-        nodes = append_call(
+        nodes = append_higher_order_call(
             outer, higher_order_ops.COND, (self.condition,), graphs, (tuple(operands),), metas
         )
         return wrap_values(outer, nodes)
@@ -117,8 +119,8 @@ def record_cond(recorder: Recorder, condition: Tensor, true: Any, false: Any, op
     branches = SubgraphRecorder(recorder, "cond", entered), SubgraphRecorder(recorder, "cond", entered)
     returned, specs = [], []
     for branch, function in zip(branches, (true, false), strict=True):
-        leaves, spec = pytree.tree_flatten(branch.run(function, operands))
-        check_results(branch, "cond", leaves)
+        leaves, spec = pytree.tree_flatten(branch.record_subgraph(function, operands))
+        check_subgraph_results(branch, "cond", leaves)
         returned.append(leaves)
         specs.append(spec)
     if specs[0] != specs[1] or not all(map(same_result_type, *returned)):
@@ -165,7 +167,7 @@ class _Conditional(torch.autograd.Function):
                 "original function"
             )
         ctx.saved_tensors  # noqa: B018  (They are checked for writes.)
-        with registrations_unreported():
+        with hook_patch_suspended():
             return (None, *ctx.call.record_backward(gradients))
 
 

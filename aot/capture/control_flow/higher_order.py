@@ -36,7 +36,9 @@ def _cond(dense: Any, condition: Any, true: Any, false: Any, operands: Any) -> A
     return _apart("cond", (true if condition else false)(*operands), operands)
 
 
-def _while_loop(dense: Any, condition: Callable[..., Any], body: Any, carried: Any, others: Any) -> Any:
+def _while_loop_kernel(
+    dense: Any, condition: Callable[..., Any], body: Any, carried: Any, others: Any
+) -> Any:
     given = carried
     turns = False
     while True:
@@ -70,7 +72,9 @@ class _Stacked(torch.autograd.Function):
         return None, *(row for gradient in gradients for row in gradient.unbind())
 
 
-def _map(dense: Any, function: Callable[..., Any], mapped: Sequence[Tensor], others: Sequence[Any]) -> Any:
+def _map_kernel(
+    dense: Any, function: Callable[..., Any], mapped: Sequence[Tensor], others: Sequence[Any]
+) -> Any:
     results = [function(*rows, *others) for rows in zip(*mapped, strict=True)]
     leaves, spec = zip(*(pytree.tree_flatten(result) for result in results), strict=True)
     columns = list(zip(*leaves, strict=True))
@@ -93,7 +97,7 @@ class _Tied(torch.autograd.Function):
         return gradients
 
 
-def _scan(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _scan_kernel(dense: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     first = autograd_graph.next_sequence_number()
     leaves, spec = pytree.tree_flatten(dense(*args, **kwargs))
     tied = list(_Tied.apply(*leaves))  # type: ignore[no-untyped-call]
@@ -127,9 +131,9 @@ def _apart(name: str, results: Any, operands: Any) -> Any:
 dispatcher.register_higher_order_kernels(
     {
         "cond": _cond,
-        "while_loop": _while_loop,
-        "map_impl": _map,
-        "scan": _scan,
+        "while_loop": _while_loop_kernel,
+        "map_impl": _map_kernel,
+        "scan": _scan_kernel,
         "flex_attention": _as_it_runs,
         "invoke_subgraph": _invoke_subgraph,
         "invoke_quant_packed": _invoke_quant,

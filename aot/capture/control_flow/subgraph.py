@@ -6,7 +6,7 @@ on from the one to the other, so that the branch can be differentiated up to the
 torch demands, it may change nothing outside, nor return what lies in the memory of something else.
 
 In: a function, and the recorder of the trace around it. Out: a `SubgraphRecorder`, and graphs that take the
-same values (`modules`).
+same values (`subgraph_modules`).
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class SubgraphRecorder(Recorder):  # type: ignore[no-untyped-call]
         assert outer is not None
         return outer
 
-    def run(self, function: Callable[..., Any], operands: Iterable[Any]) -> Any:
+    def record_subgraph(self, function: Callable[..., Any], operands: Iterable[Any]) -> Any:
         """Record a function, once."""
         before = [(tensor, tensor.requires_grad) for tensor in self.lifetimes.alive()]
         # Below this one, operations are to reach no other; and what the branch saves is saved in no other
@@ -147,13 +147,13 @@ class SubgraphRecorder(Recorder):  # type: ignore[no-untyped-call]
 
     def read(self, fake: Tensor) -> fx.Node:
         """The node for what a tensor shows now."""
-        return super().read(fake) if self.is_own(fake) else self.input(self.outer.read(fake))
+        return super().read(fake) if self.is_own(fake) else self.subgraph_input(self.outer.read(fake))
 
     def literal(self, value: Tensor) -> fx.Node:
         """The node for a tensor that is written out in the function."""
-        return self.input(self.outer.literal(value))
+        return self.subgraph_input(self.outer.literal(value))
 
-    def input(self, outside: fx.Node) -> fx.Node:
+    def subgraph_input(self, outside: fx.Node) -> fx.Node:
         """What stands here for a node of the trace around it."""
         node = self._standing.get(outside)
         if node is None:
@@ -192,9 +192,9 @@ class SubgraphRecorder(Recorder):  # type: ignore[no-untyped-call]
             raise self._refused(f"in which a function acts outside ({op})")
         return node
 
-    def _write(self, fake: Tensor, value: fx.Node, counted: bool = True) -> None:
+    def _record_write(self, fake: Tensor, value: fx.Node, counted: bool = True) -> None:
         self._check_own(fake)
-        super()._write(fake, value, counted)
+        super()._record_write(fake, value, counted)
 
     def reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._check_own(args[0])
@@ -217,7 +217,7 @@ class SubgraphRecorder(Recorder):  # type: ignore[no-untyped-call]
     def _refused(self, why: str) -> UnsupportedOperation:
         return unsupported_higher_order_op(f"{self._name}, {why}")
 
-    def differentiate(
+    def record_subgraph_derivative(
         self, results: Sequence[Tensor], ends: Sequence[Key], given: Collection[int]
     ) -> tuple[list[Tensor | None], dict[int, fx.Node]]:
         """Record the derivative of some results: for each end, its gradient, or None where there is none;
@@ -240,7 +240,7 @@ class SubgraphRecorder(Recorder):  # type: ignore[no-untyped-call]
         return gradients, {j: engine.by_value[j].nodes[0] for j in entrances}
 
 
-def modules(
+def subgraph_modules(
     branches: Sequence[SubgraphRecorder],
     results: Sequence[Sequence[fx.Node]],
     since: Sequence[fx.Node | None] = (),
@@ -253,7 +253,10 @@ def modules(
             the backward does not check again.
     """
     lasts = since or [None] * len(branches)
-    needed = [needed_for(b, nodes, last) for b, nodes, last in zip(branches, results, lasts, strict=True)]
+    needed = [
+        subgraph_nodes_needed_for(b, nodes, last)
+        for b, nodes, last in zip(branches, results, lasts, strict=True)
+    ]
     operands = list(
         dict.fromkeys(
             outside
@@ -262,7 +265,9 @@ def modules(
             if node in nodes
         )
     )
-    return [_module(*each, operands) for each in zip(branches, results, needed, strict=True)], operands
+    return [
+        _subgraph_module(*each, operands) for each in zip(branches, results, needed, strict=True)
+    ], operands
 
 
 def may_raise(module: fx.GraphModule) -> bool:
@@ -270,7 +275,9 @@ def may_raise(module: fx.GraphModule) -> bool:
     return any("may_raise" in node.meta or is_impure(node) for node in module.graph.nodes)
 
 
-def needed_for(branch: SubgraphRecorder, results: Iterable[fx.Node], last: fx.Node | None) -> set[fx.Node]:
+def subgraph_nodes_needed_for(
+    branch: SubgraphRecorder, results: Iterable[fx.Node], last: fx.Node | None
+) -> set[fx.Node]:
     """What a graph of some nodes of a branch has in it: what they are computed from, and what may raise and
     comes after `last`."""
     stack = list(results)
@@ -288,7 +295,7 @@ def needed_for(branch: SubgraphRecorder, results: Iterable[fx.Node], last: fx.No
     return found
 
 
-def _module(
+def _subgraph_module(
     branch: SubgraphRecorder, results: Sequence[fx.Node], needed: set[fx.Node], operands: Sequence[fx.Node]
 ) -> fx.GraphModule:
     builder, graph = branch.builder, fx.Graph()
@@ -335,7 +342,7 @@ def is_followed() -> bool:
     return torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
-def append_call(
+def append_higher_order_call(
     recorder: Recorder,
     op: Any,
     before: tuple[fx.Node, ...],
@@ -369,7 +376,7 @@ def check_operands(recorder: Recorder, name: str, given: Sequence[Any]) -> None:
         raise unsupported_higher_order_op(f"{name}, of tensor subclasses")
 
 
-def check_results(
+def check_subgraph_results(
     branch: SubgraphRecorder, name: str, leaves: Sequence[Any], given: Sequence[Tensor] = ()
 ) -> None:
     """Refuse results that are no tensors of the branch's own, each in memory of its own."""

@@ -24,18 +24,18 @@ from aot.capture.autograd.segments import Key, key_of
 from aot.capture.control_flow.subgraph import (
     Captures,
     SubgraphRecorder,
-    append_call,
+    append_higher_order_call,
     check_operands,
-    check_results,
+    check_subgraph_results,
     is_followed,
-    modules,
-    needed_for,
     read_value,
     same_result_type,
+    subgraph_modules,
+    subgraph_nodes_needed_for,
     without_aliasing,
     wrap_values,
 )
-from aot.capture.intercept.patches import registrations_unreported, unsupported_higher_order_op
+from aot.capture.intercept.patches import hook_patch_suspended, unsupported_higher_order_op
 from aot.capture.recorder.recorder import Recorder
 from aot.errors import DoubleBackwardUnsupported
 from aot.graph.builder import GraphBuilder
@@ -66,14 +66,14 @@ def record_while_loop(
         )
     entered = Captures()
     first, second = SubgraphRecorder(recorder, _NAME, entered), SubgraphRecorder(recorder, _NAME, entered)
-    asked = first.run(condition, (*map(first.carry, carried), *others))
+    asked = first.record_subgraph(condition, (*map(first.carry, carried), *others))
     inside = [second.carry(one) for one in carried]
     if is_followed():  # (which tensors from outside the body reads turns out when it runs)
         for one in inside:
             one.requires_grad_(_has_gradient(one))
-    leaves = pytree.tree_flatten(second.run(body, (*inside, *others)))[0]
-    check_results(first, _NAME, [asked])
-    check_results(second, _NAME, leaves, inside)
+    leaves = pytree.tree_flatten(second.record_subgraph(body, (*inside, *others)))[0]
+    check_subgraph_results(first, _NAME, [asked])
+    check_subgraph_results(second, _NAME, leaves, inside)
     if len(leaves) != len(inside) or not all(map(same_result_type, leaves, inside)):
         raise unsupported_higher_order_op(
             f"{_NAME}, of which the body returns something else than it is given"
@@ -99,7 +99,7 @@ def record_while_loop(
         metas=tuple(map(meta_of, entered.tensors)),
     )
     if not differentiable:
-        return tuple(loop.record())
+        return tuple(loop.record_loop())
     return _Looping.apply(loop, *carried, *entered.tensors)  # type: ignore[no-untyped-call]
 
 
@@ -148,16 +148,16 @@ class _Loop:
         assert outer is not None
         return outer
 
-    def record(self) -> list[Tensor]:
+    def record_loop(self) -> list[Tensor]:
         """Append it, and make fakes for its results."""
         graphs, operands = self._functions()
         metas = tuple(map(meta_of, self.inside))
-        nodes = append_call(
+        nodes = append_higher_order_call(
             self._outer, higher_order_ops.WHILE_LOOP, (), graphs, (self.given, tuple(operands)), metas
         )
         return wrap_values(self._outer, nodes)
 
-    def record_keeping(self) -> tuple[list[Tensor], _Kept]:
+    def record_loop_keeping_turns(self) -> tuple[list[Tensor], _Kept]:
         """The same, with what its backward needs."""
         outer, builder = self._outer, self._outer.builder
         count = meta_of(torch.zeros((), dtype=torch.int64))
@@ -166,7 +166,7 @@ class _Loop:
         graphs, operands = self._functions([self.body.builder.emit(aten.add.Tensor, turn, 1)])
         metas = (*map(meta_of, self.inside), count)
         rows = symbolic_shapes.unbacked_symint()
-        stacks = append_call(
+        stacks = append_higher_order_call(
             outer,
             higher_order_ops.WHILE_LOOP_STACK_OUTPUT,
             (),
@@ -188,7 +188,7 @@ class _Loop:
     def _functions(self, more: Sequence[fx.Node] = ()) -> tuple[list[fx.GraphModule], list[fx.Node]]:
         results = without_aliasing(self.body, [read_value(self.body, result) for result in self.results])
         asked = without_aliasing(self.condition, [read_value(self.condition, self.asked)])
-        return _graphs(self.condition, self.body, asked, [*results, *more])
+        return _loop_graphs(self.condition, self.body, asked, [*results, *more])
 
     def record_backward(self, gradients: Sequence[Tensor], kept: _Kept) -> list[Tensor | None]:
         """Append its backward: a gradient for each tensor that is carried, and then for each from outside; or
@@ -200,7 +200,7 @@ class _Loop:
             ends = [key_of(get_gradient_edge(self.inside[j])) for j in floats]
         last = next(iter(reversed(self.body.builder.graph.nodes)), None)
         ends += [edge for edge, _ in wanted]
-        found, incoming = self.body.differentiate(self.results, ends, floats)
+        found, incoming = self.body.record_subgraph_derivative(self.results, ends, floats)
         looks = [
             self.body.builder.meta(incoming[j]) if j in incoming else _look(self.inside[j]) for j in floats
         ]
@@ -211,12 +211,12 @@ class _Loop:
         turn, *carried = (back.carried_as(meta) for meta in (count, *map(intern, looks)))
         for node in back.carried:
             asking.carried_as(back.builder.metas[node])  # type: ignore[arg-type]
-        asked = asking.builder.emit(aten.lt.Tensor, asking.carried[0], asking.input(kept.turns))
+        asked = asking.builder.emit(aten.lt.Tensor, asking.carried[0], asking.subgraph_input(kept.turns))
         nodes = [None if one is None else read_value(self.body, one) for one in found]
-        needed = needed_for(self.body, [node for node in nodes if node is not None], last)
+        needed = subgraph_nodes_needed_for(self.body, [node for node in nodes if node is not None], last)
         standing = {incoming[j]: node for j, node in zip(floats, carried, strict=False) if j in incoming}
         standing |= self._carried_before(back, turn, kept, needed)
-        copies = _copied(self.body, needed, back, standing)
+        copies = _copy_branch_nodes(self.body, needed, back, standing)
         values = [back.builder.emit(aten.add.Tensor, turn, 1)]
         for i, (gradient, before, look) in enumerate(zip(nodes, carried, looks, strict=True)):
             summed = i >= len(floats)
@@ -226,7 +226,7 @@ class _Loop:
                 values.append(with_strides(back.builder, copies[gradient], look.stride))
             else:
                 values.append(before if summed else _zeros(back.builder, look))
-        graphs, operands = _graphs(asking, back, [asked], without_aliasing(back, values))
+        graphs, operands = _loop_graphs(asking, back, [asked], without_aliasing(back, values))
         start = [_number(builder, 0)]
         for j, look in zip(floats, looks, strict=False):
             # (Zeros without memory are no operands of such an operator; a copy has some.)
@@ -234,7 +234,7 @@ class _Loop:
             start.append(with_strides(builder, gradient, look.stride))
         start += [_zeros(builder, look) for look in looks[len(floats) :]]
         metas = tuple(intern(look) for look in looks)
-        results = append_call(
+        results = append_higher_order_call(
             outer, higher_order_ops.WHILE_LOOP, (), graphs, (tuple(start), tuple(operands)), (count, *metas)
         )
         tensors = iter(wrap_values(outer, results[1:]))
@@ -247,21 +247,21 @@ class _Loop:
         """What was carried into the turn that a turn of the backward is for, by what it is in the body."""
         emit = back.builder.emit
         # The last turn was number `turns - 1`, which was given what the one before has left.
-        before = emit(aten.sub.Tensor, emit(aten.sub.Tensor, back.input(kept.turns), turn), 2)
+        before = emit(aten.sub.Tensor, emit(aten.sub.Tensor, back.subgraph_input(kept.turns), turn), 2)
         row = emit(aten.view.default, emit(aten.clamp_min.default, before, 0), [1])
         at_first = emit(aten.lt.Scalar, before, 0)
         found: dict[fx.Node, fx.Node] = {}
         for node, stack, given in zip(self.body.carried, kept.stacks, self.given, strict=False):
             if node in needed:
                 meta = self.body.builder.meta(node)
-                shown = emit(aten.index_select.default, back.input(stack), 0, row)
+                shown = emit(aten.index_select.default, back.subgraph_input(stack), 0, row)
                 shown = emit(aten.view.default, shown, list(meta.size))
-                shown = emit(aten.where.self, at_first, back.input(given), shown)
+                shown = emit(aten.where.self, at_first, back.subgraph_input(given), shown)
                 found[node] = with_strides(back.builder, shown, meta.stride)
         return found
 
 
-def _copied(
+def _copy_branch_nodes(
     branch: SubgraphRecorder, needed: set[fx.Node], to: SubgraphRecorder, standing: dict[fx.Node, fx.Node]
 ) -> dict[fx.Node, fx.Node]:
     """Repeat some nodes of a branch in another one, where others stand for some."""
@@ -269,7 +269,7 @@ def _copied(
     graph, metas, offsets = to.builder.graph, to.builder.metas, to.builder.offsets
     for node, outside in branch.inputs.items():
         if node in needed:
-            copies[node] = to.input(outside)
+            copies[node] = to.subgraph_input(outside)
     for node in branch.builder.graph.nodes:
         if node in needed and node not in copies:
             copies[node] = fx_graphs.copy_node(graph, node, copies)
@@ -280,10 +280,10 @@ def _copied(
     return copies
 
 
-def _graphs(
+def _loop_graphs(
     condition: SubgraphRecorder, body: SubgraphRecorder, asked: list[fx.Node], results: list[fx.Node]
 ) -> tuple[list[fx.GraphModule], list[fx.Node]]:
-    graphs, operands = modules((condition, body), (asked, results))
+    graphs, operands = subgraph_modules((condition, body), (asked, results))
     output: Any = graphs[0].graph.output_node()
     output.args = output.args[0]  # the condition, and no tuple of it
     graphs[0].recompile()
@@ -313,7 +313,7 @@ class _Looping(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, loop: _Loop, *tensors: Tensor) -> tuple[Tensor, ...]:
         with mode_stacks.dispatch_modes_off():
-            results, ctx.kept = loop.record_keeping()
+            results, ctx.kept = loop.record_loop_keeping_turns()
         # (Attributes, as in eager: nothing is freed, and another backward goes through.)
         ctx.loop, ctx.tensors = loop, tensors
         # In eager they are rows of the stacks, and not to be written to.
@@ -326,7 +326,7 @@ class _Looping(torch.autograd.Function):
                 "create_graph=True through a while_loop with a condition that depends on an argument, of "
                 "which eager's second derivatives are wrong; call the original function"
             )
-        with registrations_unreported(), mode_stacks.dispatch_modes_off():
+        with hook_patch_suspended(), mode_stacks.dispatch_modes_off():
             for tensor in ctx.tensors:  # (which is noted: they are checked for writes)
                 ctx.loop._outer.read(tensor)
             return (None, *ctx.loop.record_backward(gradients, ctx.kept))

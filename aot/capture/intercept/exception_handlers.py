@@ -98,7 +98,7 @@ class Handlers:
         self.found: dict[str, Handler] = {}
         self._seen: set[tuple[Any, int]] = set()
 
-    def look(self) -> None:
+    def note_handlers(self) -> None:
         """Note what is around the operation that is being recorded."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
@@ -179,17 +179,17 @@ def handlers_at(file: str, line: int, name: str, scope: Scope, *, doubts: bool =
     tree = _tree(file, "".join(linecache.getlines(file)))
     if tree is None:
         return
-    for node in _around(tree, line, name):
+    for node in _statements_around_line(tree, line, name):
         where = f"{file}:{node.lineno}"
         if isinstance(node, ast.Try):
-            yield from _of_try(node, line, where, scope)
+            yield from _handlers_of_try(node, line, where, scope)
         elif _is_in(node.body, line):
-            managers = (_resolved(item.context_expr, scope) for item in node.items)
-            if any(_may_swallow(one) for one in managers if doubts or one is not _UNKNOWN):
+            managers = (_resolve_handled_type(item.context_expr, scope) for item in node.items)
+            if any(_may_swallow_exceptions(one) for one in managers if doubts or one is not _UNKNOWN):
                 yield Handler(where, None)
 
 
-def _of_try(node: ast.Try, line: int, where: str, scope: Scope) -> Iterator[Handler]:
+def _handlers_of_try(node: ast.Try, line: int, where: str, scope: Scope) -> Iterator[Handler]:
     if _is_in(node.body, line):
         for handler in node.handlers:
             if not _raises_it_again(handler):
@@ -210,9 +210,9 @@ def _raises_it_again(handler: ast.ExceptHandler) -> bool:
 
 def _types(expression: ast.expr, scope: Scope) -> Any:
     if isinstance(expression, ast.Tuple):
-        found = [_resolved(one, scope) for one in expression.elts]
+        found = [_resolve_handled_type(one, scope) for one in expression.elts]
         return None if any(one is _UNKNOWN for one in found) else tuple(found)
-    found_one = _resolved(expression, scope)
+    found_one = _resolve_handled_type(expression, scope)
     return None if found_one is _UNKNOWN else found_one
 
 
@@ -224,7 +224,7 @@ def _tree(file: str, source: str) -> ast.Module | None:
         return None
 
 
-def _around(tree: ast.Module, line: int, name: str) -> list[ast.Try | ast.With]:
+def _statements_around_line(tree: ast.Module, line: int, name: str) -> list[ast.Try | ast.With]:
     """The statements around a line, within the innermost function of that name that has it."""
     best: list[ast.Try | ast.With] = []
     stack: list[tuple[ast.AST, list[ast.Try | ast.With], bool]] = [(tree, [], name == "<module>")]
@@ -247,22 +247,22 @@ def _is_in(body: list[ast.stmt], line: int) -> bool:
     return bool(body) and body[0].lineno <= line <= (body[-1].end_lineno or line)
 
 
-def _resolved(expression: ast.expr, scope: Scope) -> Any:
+def _resolve_handled_type(expression: ast.expr, scope: Scope) -> Any:
     """What an expression of names is, or, of a call, what is called."""
     if isinstance(expression, ast.Call):
         called = expression.func
         if isinstance(called, ast.Attribute) and called.attr == "_recreate_cm":  # of a decorated function
             called = called.value
-        return _resolved(called, scope)
+        return _resolve_handled_type(called, scope)
     if isinstance(expression, ast.Name):
         return scope.get(expression.id, _UNKNOWN)
     if isinstance(expression, ast.Attribute):
-        value = _resolved(expression.value, scope)
+        value = _resolve_handled_type(expression.value, scope)
         return _UNKNOWN if value is _UNKNOWN else inspect.getattr_static(value, expression.attr, _UNKNOWN)
     return _UNKNOWN
 
 
-def _may_swallow(manager: Any) -> bool:
+def _may_swallow_exceptions(manager: Any) -> bool:
     """Whether a context manager, its class, or the function that makes it, may catch exceptions."""
     if manager is _UNKNOWN or manager in (contextlib.suppress, contextlib.ExitStack):
         return True

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
-from aot.capture.intercept.patches import hooks_on
+from aot.capture.intercept.patches import patched_node_hooks
 from aot.errors import UnsupportedHook
 from aot.torch_internals import autograd_state
 
@@ -46,7 +46,7 @@ class HookRegistrations:
         """Whether the function has registered any."""
         return bool(self._edges or self._on_nodes)
 
-    def watch(self, method: str, tensor: Tensor, hook: Hook) -> Hook:
+    def wrap_hook(self, method: str, tensor: Tensor, hook: Hook) -> Hook:
         """What to register instead of `hook`; called for every ``tensor.method(hook)`` in the trace."""
         if method != "register_hook":
             raise UnsupportedHook(
@@ -62,21 +62,21 @@ class HookRegistrations:
                     "a hook on a view that was taken without grad mode, or before its base began to require "
                     "grad: no gradient comes to it; leave it out"
                 ) from None
-        return self._recorded(hook)
+        return self._recorded_hook(hook)
 
     def watch_node(self, hook: Hook) -> Hook:
         """What to register instead of `hook`; called for every hook on a node of the autograd graph, and for
         those of a module, which are called by such."""
-        recorded = self._recorded(hook)
+        recorded = self._recorded_hook(hook)
         self._on_nodes.append(recorded)
         return recorded
 
-    def _recorded(self, hook: Hook) -> Hook:
+    def _recorded_hook(self, hook: Hook) -> Hook:
         self.functions.append(hook)
 
         def recorded(*gradients: Any) -> Any:
             given = any(gradient is not None for gradient in gradients)
-            gradients = self._as_they_come(gradients)
+            gradients = self._hook_arguments(gradients)
             result = hook(*gradients)
             # (A tensor that no gradient comes to has None, and that is what it gives back.)
             if given and not any(gradient is not None for gradient in gradients):
@@ -93,10 +93,10 @@ class HookRegistrations:
 
         return recorded
 
-    def _as_they_come(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _hook_arguments(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
         """What eager calls a hook with, of a tensor or of a node."""
         return tuple(
-            self._as_they_come(one)
+            self._hook_arguments(one)
             if isinstance(one, tuple)
             else None
             if any(one is nothing for nothing in self.nothing)
@@ -104,7 +104,7 @@ class HookRegistrations:
             for one in gradients
         )
 
-    def check(self, what: str, tensors: Iterable[tuple[int, GradientEdge]]) -> None:
+    def refuse_hooks_on_arguments(self, what: str, tensors: Iterable[tuple[int, GradientEdge]]) -> None:
         """Refuse hooks on tensors of the caller's.
 
         Raises:
@@ -117,7 +117,9 @@ class HookRegistrations:
                     f"on and differentiate as well; register it outside, or on a copy (x * 1)"
                 )
 
-    def check_outside(self, edges: Collection[tuple[Node, int]], ends: Iterable[Node]) -> None:
+    def refuse_hooks_outside_backward(
+        self, edges: Collection[tuple[Node, int]], ends: Iterable[Node]
+    ) -> None:
         """Refuse hooks that the compiled backward would not run.
 
         Args:
@@ -129,7 +131,7 @@ class HookRegistrations:
         """
         on_edge = any((e.node, e.output_nr) in edges for e in self._edges)
         nodes = {node for node, _ in edges}.union(ends) if self._on_nodes else ()
-        if on_edge or any(h in self._on_nodes for node in nodes for h in hooks_on(node)):
+        if on_edge or any(h in self._on_nodes for node in nodes for h in patched_node_hooks(node)):
             raise UnsupportedHook(
                 "the function registers a hook on an argument, on a view of one or of a result, or on the "
                 "node of one (grad_fn.register_hook), which is made anew at every call; register it outside, "

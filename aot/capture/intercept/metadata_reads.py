@@ -55,7 +55,7 @@ def record_dependence() -> None:
         _now.happened = True
 
 
-def record_read(tensor: Tensor) -> None:
+def record_metadata_read(tensor: Tensor) -> None:
     """It is asked of a tensor by what calls the caller of this. (This package asks for it all the time, and
     torch asks its fake tensors.)"""
     now = _now
@@ -92,12 +92,12 @@ def reads_metadata(value: object) -> bool:
     return any(value is one for one in _ASKING)
 
 
-def method(original: Callable[..., Any]) -> Callable[..., Any]:
+def metadata_method(original: Callable[..., Any]) -> Callable[..., Any]:
     """A method that asks for it."""
 
     @functools.wraps(original)
     def ask(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        record_read(self)
+        record_metadata_read(self)
         return original(self, *args, **kwargs)
 
     return ask
@@ -115,15 +115,15 @@ def attribute(original: Any) -> property:
     """An attribute that is it."""
 
     def ask(self: Tensor) -> Any:
-        record_read(self)
+        record_metadata_read(self)
         return original.__get__(self)
 
     def change(self: Tensor, value: Any) -> None:  # to what it is, perhaps
-        record_read(self)
+        record_metadata_read(self)
         original.__set__(self, value)
 
     def delete(self: Tensor) -> None:
-        record_read(self)
+        record_metadata_read(self)
         original.__delete__(self)
 
     attribute = _Attribute(ask, change, delete)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot.capture.intercept.patches import registrations_unreported
+from aot.capture.intercept.patches import hook_patch_suspended
 from aot.errors import DoubleBackwardUnsupported
 from aot.tensors.version_counters import detached_in_place_error
 from aot.torch_internals import autograd_graph, dispatcher, op_queries
@@ -34,7 +34,7 @@ def _differentiated(tensor: Tensor) -> bool:
     return tensor.requires_grad and torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
 
 
-def _as_a_whole(op: op_queries.OpOverload, condition: Callable[..., bool]) -> Callable[..., Any]:
+def _as_if_no_mode_is_on(op: op_queries.OpOverload, condition: Callable[..., bool]) -> Callable[..., Any]:
     def call(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
         if not condition(*args, **kwargs):
             return ordinary(*args, **kwargs)
@@ -121,7 +121,7 @@ def _without_each(given: Tensor, dim: int) -> Tensor:
     return before * after
 
 
-def _product(op: op_queries.OpOverload) -> Callable[..., Any]:
+def _mode_insensitive_product(op: op_queries.OpOverload) -> Callable[..., Any]:
     def call(
         ordinary: Ordinary, given: Tensor, dim: int | None = None, keepdim: bool = False, **options: Any
     ) -> Any:
@@ -174,7 +174,7 @@ def _cumulated(op: op_queries.OpOverload) -> Callable[..., Any]:
     return call
 
 
-def _cumulated_in_place(ordinary: Ordinary, given: Tensor, dim: int, **options: Any) -> Any:
+def _mode_insensitive_cumulation(ordinary: Ordinary, given: Tensor, dim: int, **options: Any) -> Any:
     result = ordinary(given, dim, **options)
     if _differentiated(result):
 
@@ -185,7 +185,7 @@ def _cumulated_in_place(ordinary: Ordinary, given: Tensor, dim: int, **options: 
                     "call cumprod, or the original function"
                 )
 
-        with registrations_unreported():
+        with hook_patch_suspended():
             result.grad_fn.register_prehook(check)
     return result
 
@@ -238,7 +238,7 @@ _ILL_DEFINED = (
 )
 
 
-def _eigenvectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
+def _mode_insensitive_eigenvectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
     """With a gradient that raises in the graph where the loss depends on the phases of the vectors."""
     values, vectors = ordinary(*args, **kwargs)
     if vectors.is_complex() and vectors.requires_grad:
@@ -259,12 +259,12 @@ def _eigenvectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
                 independent = _close(phases, torch.zeros_like(phases))
             return of_values, _Checked.apply(of_vectors, independent, _ILL_DEFINED.format("eigen"))  # type: ignore[no-untyped-call]
 
-        with registrations_unreported():
+        with hook_patch_suspended():
             vectors.grad_fn.register_prehook(check)
     return values, vectors
 
 
-def _singular_vectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
+def _mode_insensitive_singular_vectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
     """The same; here ATen asks for values, which the recorder answers (`checks_eigenvector_phases`)."""
     left, values, right = ordinary(*args, **kwargs)
     if left.is_complex() and left.requires_grad:
@@ -289,7 +289,7 @@ def _singular_vectors(ordinary: Ordinary, *args: Any, **kwargs: Any) -> Any:
                 of_right = _Checked.apply(of_right, independent, message)  # type: ignore[no-untyped-call]
             return of_left, of_values, of_right
 
-        with registrations_unreported():
+        with hook_patch_suspended():
             left.grad_fn.register_prehook(check)
     return left, values, right
 
@@ -302,7 +302,7 @@ def _diagonal(matrices: Tensor) -> Tensor:
     return matrices.diagonal(0, -2, -1).imag
 
 
-def _mean_of_losses(
+def _mode_insensitive_mean_of_losses(
     ordinary: Ordinary,
     log_probs: Tensor,
     targets: Tensor,
@@ -333,22 +333,22 @@ def checks_eigenvector_phases(op: op_queries.OpOverload) -> bool:
 dispatcher.register_trace_kernels(
     {
         **{
-            op: _as_a_whole(op, lambda tensor, *_, **__: not _differentiated(tensor))
+            op: _as_if_no_mode_is_on(op, lambda tensor, *_, **__: not _differentiated(tensor))
             for op in (
                 aten.linalg_svdvals.default,
                 aten.linalg_eigvals.default,
                 aten.linalg_eigvalsh.default,
             )
         },
-        aten.max_pool1d.default: _as_a_whole(
+        aten.max_pool1d.default: _as_if_no_mode_is_on(
             aten.max_pool1d.default,
             lambda tensor, *_, **__: tensor.device.type == "cpu" and not _differentiated(tensor),
         ),
-        aten.one_hot.default: _as_a_whole(aten.one_hot.default, _has_classes),
-        **{op: _product(op) for op in (aten.prod.default, aten.prod.dim_int)},
+        aten.one_hot.default: _as_if_no_mode_is_on(aten.one_hot.default, _has_classes),
+        **{op: _mode_insensitive_product(op) for op in (aten.prod.default, aten.prod.dim_int)},
         aten.cumprod.default: _cumulated(aten.cumprod.default),
-        aten.cumprod_.default: _cumulated_in_place,
-        aten.cumprod_backward.default: _as_a_whole(aten.cumprod_backward.default, _is_computed),
+        aten.cumprod_.default: _mode_insensitive_cumulation,
+        aten.cumprod_backward.default: _as_if_no_mode_is_on(aten.cumprod_backward.default, _is_computed),
         **{
             op: _chosen(op)
             for op in (
@@ -358,9 +358,9 @@ dispatcher.register_trace_kernels(
                 aten.nanmedian.default,
             )
         },
-        aten.ctc_loss.IntList: _mean_of_losses,
-        aten.linalg_eig.default: _eigenvectors,
-        aten._linalg_eigh.default: _eigenvectors,
-        aten._linalg_svd.default: _singular_vectors,
+        aten.ctc_loss.IntList: _mode_insensitive_mean_of_losses,
+        aten.linalg_eig.default: _mode_insensitive_eigenvectors,
+        aten._linalg_eigh.default: _mode_insensitive_eigenvectors,
+        aten._linalg_svd.default: _mode_insensitive_singular_vectors,
     }
 )

@@ -54,7 +54,7 @@ def _watched_node(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
     return register
 
 
-def _watched_module(original: Callable[..., None]) -> Callable[..., None]:
+def _patched_module_call(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def create(self: Any, module: Any, hooks: Any, prehooks: Any) -> None:
         watch = getattr(_watch, "node", None)
@@ -65,7 +65,7 @@ def _watched_module(original: Callable[..., None]) -> Callable[..., None]:
     return create
 
 
-def _watched_engine(original: Callable[..., Any]) -> Callable[..., Any]:
+def _patched_engine_run(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def run(outputs: Any, *options: Any, **flags: Any) -> Any:
         watch = getattr(_watch, "engine", None)
@@ -76,7 +76,7 @@ def _watched_engine(original: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _shown(original: Callable[..., str]) -> Callable[..., str]:
+def _patched_tensor_repr(original: Callable[..., str]) -> Callable[..., str]:
     @functools.wraps(original)
     def show(self: Tensor, **options: Any) -> str:
         if (
@@ -98,7 +98,7 @@ def unsupported_higher_order_op(name: str) -> UnsupportedOperation:
     )
 
 
-def _refusing_operators_that_take_functions(original: Callable[..., Any]) -> Callable[..., Any]:
+def _patched_operators_that_take_functions(original: Callable[..., Any]) -> Callable[..., Any]:
     def module(frame: Any) -> str:
         return str(frame.f_globals.get("__name__", ""))
 
@@ -121,7 +121,7 @@ _RECORDED = frozenset({"cond", "while_loop", "map", "scan", "flex_attention"})
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 
 
-def _checkpointing(original: Callable[..., Any]) -> Callable[..., Any]:
+def _patched_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
     """Refuse a checkpoint in a graph of Dynamo's that writes to what it is given: eager writes again when it
     runs the block again. The graph hands over what the block reads from outside like its arguments."""
 
@@ -147,17 +147,17 @@ def _checkpointing(original: Callable[..., Any]) -> Callable[..., Any]:
 _REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
     (*patch_points.NODE_REGISTER_HOOK, _watched_node),
-    (torch.utils.hooks.BackwardHook, "__init__", _watched_module),
-    (*patch_points.ENGINE_RUN_BACKWARD, _watched_engine),
-    (higher_order_ops.TagActivationCheckpoint, "__call__", _checkpointing),
-    (Tensor, "__repr__", _shown),
-    *((Tensor, name, metadata_reads.method) for name in ("storage_offset", "_is_view")),
+    (torch.utils.hooks.BackwardHook, "__init__", _patched_module_call),
+    (*patch_points.ENGINE_RUN_BACKWARD, _patched_engine_run),
+    (higher_order_ops.TagActivationCheckpoint, "__call__", _patched_checkpoint),
+    (Tensor, "__repr__", _patched_tensor_repr),
+    *((Tensor, name, metadata_reads.metadata_method) for name in ("storage_offset", "_is_view")),
     *((Tensor, name, metadata_reads.attribute) for name in ("grad", "_base")),
-    (torch, "compile", _refusing_operators_that_take_functions),
+    (torch, "compile", _patched_operators_that_take_functions),
 ]
 
 
-def _traced(original: Callable[[], bool]) -> Callable[[], bool]:
+def _patched_collective_wait(original: Callable[[], bool]) -> Callable[[], bool]:
     """A graph waits for what a collective returns: no compiler knows tensors that do so when used."""
 
     @functools.wraps(original)
@@ -193,8 +193,8 @@ def patched() -> Iterator[None]:
         if _watching == 1:
             wrapper_subclasses.cache_nowrap_functions()
             collectives = patch_points.collective_tracing_check()
-            if collectives is not None and (*collectives, _traced) not in _REPLACED:
-                replace(*collectives, _traced)
+            if collectives is not None and (*collectives, _patched_collective_wait) not in _REPLACED:
+                replace(*collectives, _patched_collective_wait)
             for owner, name, by in _REPLACED:
                 _INHERITED.update(() if name in vars(owner) else ((owner, name),))
                 now = getattr(owner, name)
@@ -222,7 +222,7 @@ _MADE: dict[tuple[Any, str, Callable[[Any], Any]], tuple[Any, Any]] = {}
 
 
 @contextlib.contextmanager
-def registrations_reported(
+def hook_patch_reporting(
     watch: Callable[[str, Tensor, Any], Any],
     node: Callable[[dict[int, Any] | None, Any], Any],
     engine: Callable[[Sequence[Any]], None] | None = None,
@@ -248,7 +248,7 @@ def registrations_reported(
 
 
 @contextlib.contextmanager
-def registrations_unreported() -> Iterator[None]:
+def hook_patch_suspended() -> Iterator[None]:
     """For as long as it lasts, hooks that this thread registers are none of the function's."""
     before = getattr(_watch, "node", None)
     _watch.node = None
@@ -258,7 +258,7 @@ def registrations_unreported() -> Iterator[None]:
         _watch.node = before
 
 
-def hooks_on(node: Node) -> list[Any]:
+def patched_node_hooks(node: Node) -> list[Any]:
     """The Python hooks on a node of the autograd graph. It is told them when another one is registered."""
     found: list[Any] = []
 
@@ -266,7 +266,7 @@ def hooks_on(node: Node) -> list[Any]:
         found.extend((hooks or {}).values())
         return hook
 
-    with registrations_reported(lambda name, tensor, hook: hook, look):
+    with hook_patch_reporting(lambda name, tensor, hook: hook, look):
         for register in (node.register_hook, node.register_prehook):
             register(lambda *gradients: None).remove()
     return found

@@ -76,7 +76,7 @@ class Streams:
         self._recorded: dict[int, Any] = {}
         self._synchronizes = False
 
-    def order(self) -> StreamOrder | None:
+    def stream_order(self) -> StreamOrder | None:
         """What a call has to do; None where that is nothing.
 
         Raises:
@@ -155,15 +155,15 @@ def recording_streams() -> Iterator[Streams | None]:
     _now = now
     try:
         with contextlib.ExitStack() as stack:
-            for owner, name, noting in _replaced():
-                stack.enter_context(_noting(owner, name, noting))
+            for owner, name, noting in _replaced_stream_functions():
+                stack.enter_context(_noting_stream_use(owner, name, noting))
             yield now
     finally:
         _now = before
 
 
 @contextlib.contextmanager
-def _noting(owner: Any, name: str, note: Callable[..., None]) -> Iterator[None]:
+def _noting_stream_use(owner: Any, name: str, note: Callable[..., None]) -> Iterator[None]:
     original = getattr(owner, name)
 
     @functools.wraps(original)
@@ -204,7 +204,7 @@ def _ask(now: Streams, *what: Any) -> None:
     )
 
 
-def _replaced() -> tuple[tuple[Any, str, Callable[..., None]], ...]:
+def _replaced_stream_functions() -> tuple[tuple[Any, str, Callable[..., None]], ...]:
     """What all comes to that is done with streams and events: the owner, the name, and what notes it."""
     return (
         (torch.cuda.Event, "record", _record),

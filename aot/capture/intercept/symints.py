@@ -28,14 +28,14 @@ def symints_as_ints() -> Iterator[None]:
     """While this lasts, symbols look like numbers to the user's code in this thread.
 
     Example:
-        >>> with shown_as_numbers():
+        >>> with symints_as_ints():
         ...     f"{x.shape[0]}", isinstance(x.shape[0], int)  # with symbols: ("s69", False) outside
         ('3', True)
     """
     thread = threading.get_ident()
     with contextlib.ExitStack() as undo:
         for symbolic, number in _NUMBERS.items():
-            for name, value in _looks(symbolic, number, thread).items():
+            for name, value in _symint_appearance(symbolic, number, thread).items():
                 undo.callback(_put, symbolic, name, vars(symbolic).get(name))
                 setattr(symbolic, name, value)
         yield
@@ -48,28 +48,32 @@ def _put(symbolic: type, name: str, was: Any) -> None:
         setattr(symbolic, name, was)
 
 
-def _looks(symbolic: type, number: type, thread: int) -> dict[str, Any]:
+def _symint_appearance(symbolic: type, number: type, thread: int) -> dict[str, Any]:
     """The attributes of a class of symbols by which its instances are shown."""
     plain = {name: getattr(symbolic, name) for name in _SHOWN_BY}
 
     def repr_(self: Any) -> str:
-        return repr(number(self)) if _for_user(thread) else plain["__repr__"](self)
+        return repr(number(self)) if _is_symint_shown_to_user(thread) else plain["__repr__"](self)
 
     def str_(self: Any) -> str:
-        return str(number(self)) if _for_user(thread) else plain["__str__"](self)
+        return str(number(self)) if _is_symint_shown_to_user(thread) else plain["__str__"](self)
 
     def format_(self: Any, spec: str) -> str:
-        return format(number(self), spec) if _for_user(thread) else plain["__format__"](self, spec)
+        return (
+            format(number(self), spec)
+            if _is_symint_shown_to_user(thread)
+            else plain["__format__"](self, spec)
+        )
 
     def getattribute(self: Any, name: str) -> Any:
-        if name == "__class__" and _for_user(thread):  # which `isinstance` asks for
+        if name == "__class__" and _is_symint_shown_to_user(thread):  # which `isinstance` asks for
             return number
         return plain["__getattribute__"](self, name)
 
     return {"__repr__": repr_, "__str__": str_, "__format__": format_, "__getattribute__": getattribute}
 
 
-def _for_user(thread: int) -> bool:
+def _is_symint_shown_to_user(thread: int) -> bool:
     """Whether it is the user's code that looks; the standard library looks for who called it."""
     if threading.get_ident() != thread:
         return False

@@ -113,7 +113,7 @@ class MetadataLog:
         self._changed_at: dict[int, int] = {}
         self._places: dict[int, tuple[Storage, Geometry]] = {}
 
-    def forget(self) -> None:
+    def forget_tensors(self) -> None:
         """Let go of every tensor."""
         self.origins.clear()
         self.mutations.clear()
@@ -191,7 +191,7 @@ class MetadataLog:
                 found.append(view)
         return found
 
-    def note_origin(self, view: Tensor, parent: Tensor, step: ViewOp) -> None:
+    def note_view_origin(self, view: Tensor, parent: Tensor, step: ViewOp) -> None:
         """Note that `view` was made of `parent`, or that `step` changed its metadata."""
         known = self.origins.get(id(parent))
         before = None if known is None else known[1]

@@ -82,11 +82,11 @@ class RegionValue:
             self._base = (where, node)
         self._nodes[where] = node
 
-    def grow(self, before: int, after: int) -> None:
+    def grow_region(self, before: int, after: int) -> None:
         """The storage now has `after` bytes, and had `before`; those at the end are undefined."""
         if self._base is None:
-            self._base = self._entry_base()
-        base, _ = self._reach(Geometry((before,), (1,), 0, torch.uint8))
+            self._base = self._join_entry_region()
+        base, _ = self._value_reaching_region(Geometry((before,), (1,), 0, torch.uint8))
         if after % base.dtype.itemsize:  # it was a view of another dtype that has grown
             start, row = self._bytes()
             length = (base.stop - base.offset) * base.dtype.itemsize
@@ -115,7 +115,7 @@ class RegionValue:
         """The node whose value is what a tensor with the geometry `where` shows now."""
         node = self._nodes.get(where)
         if node is None:
-            node = self._nodes[where] = self._make(where)
+            node = self._nodes[where] = self._make_region_value(where)
         return node
 
     def current(self) -> dict[Geometry, fx.Node]:
@@ -129,19 +129,19 @@ class RegionValue:
             return entry.geometry, entry.node
         return self._base
 
-    def _make(self, where: Geometry) -> fx.Node:
+    def _make_region_value(self, where: Geometry) -> fx.Node:
         known = self._views.get(where)
         if known is not None:
             parent, step = known
             value = self.read(parent)
             if where.is_lazy or self._is_aligned(parent, where.dtype):
                 return replay_view(self._builder, value, step)
-            return self._reinterpreted(where)
+            return self._reinterpret_region(where)
         if where.is_lazy:
             return self._conjugated(where, self.read(where.physical))
-        base, node = self._reach(where)
+        base, node = self._value_reaching_region(where)
         if where.dtype != base.dtype:
-            return self._reinterpreted(where)
+            return self._reinterpret_region(where)
         # (What has no elements may lie outside of all that there is.)
         offset = 0 if 0 in where.size else where.offset - base.offset
         offset += self._builder.offsets.get(node, 0)
@@ -152,10 +152,10 @@ class RegionValue:
         larger elements have to. In the caller's storage it did, but its value may begin elsewhere."""
         if dtype.itemsize <= where.dtype.itemsize:
             return True
-        start = self._start(where)
+        start = self._first_byte_of_region(where)
         return start is not None and bool(start % dtype.itemsize == 0)
 
-    def _start(self, where: Geometry) -> int | None:
+    def _first_byte_of_region(self, where: Geometry) -> int | None:
         """At which byte of its memory the value of `where` begins, if that is known."""
         node = self._nodes[where]
         if alias_root(node) is node:
@@ -169,7 +169,7 @@ class RegionValue:
         call = node if step.index is None else node.args[0]
         if not isinstance(call, fx.Node) or call.args[0] is not self._nodes.get(parent):
             return None  # it was written to, and is a view of something else
-        start = self._start(parent)
+        start = self._first_byte_of_region(parent)
         if start is None:
             return None
         return start + where.offset * where.dtype.itemsize - parent.offset * parent.dtype.itemsize
@@ -180,7 +180,7 @@ class RegionValue:
             value = self._builder.emit(aten._conj_physical.default, value)
         return self._builder.emit(aten.neg.default, value) if where.neg else value
 
-    def _reinterpreted(self, where: Geometry) -> fx.Node:
+    def _reinterpret_region(self, where: Geometry) -> fx.Node:
         """The value of a tensor of another dtype than the storage's, by way of bytes."""
         if 0 in where.size:
             meta = {"dtype": where.dtype, "device": self._storage.device}
@@ -212,7 +212,7 @@ class RegionValue:
         size, stride = list(base.size), list(base.stride)
         self._replace(base, self._builder.emit(aten.as_strided.default, numbers, size, stride, 0))
 
-    def _reach(self, where: Geometry) -> tuple[Geometry, fx.Node]:
+    def _value_reaching_region(self, where: Geometry) -> tuple[Geometry, fx.Node]:
         """The geometry and node of a value that holds all elements of `where`: what is there for now, or,
         where that is too little, it and what lies beside it in the caller's storage."""
         start, stop = where.bytes
@@ -222,7 +222,7 @@ class RegionValue:
                 lies = same_layout(self._builder.meta(entry.node), entry.geometry)
                 if lies and entry.geometry.dtype == where.dtype and first <= start and stop <= last:
                     return entry.geometry, entry.node
-            self._base = self._entry_base()
+            self._base = self._join_entry_region()
         base, _ = self._base
         first, last = base.bytes
         if self.make_span_input is None or 0 in where.size or (first <= start and stop <= last):
@@ -232,7 +232,7 @@ class RegionValue:
         if high * base.dtype.itemsize > self._storage.nbytes():  # which may not be there in full
             begin, row = self._bytes()
             self._replace(Geometry((last - first,), (1,), begin, torch.uint8), row)
-            return self._reach(where)
+            return self._value_reaching_region(where)
         pieces = [self._row()]
         if low < base.offset:
             pieces.insert(0, self.make_span_input(base.dtype, low, base.offset))
@@ -243,11 +243,11 @@ class RegionValue:
         )
         return self._base
 
-    def row(self, dtype: torch.dtype) -> tuple[int, int, fx.Node]:
+    def region_as_row(self, dtype: torch.dtype) -> tuple[int, int, fx.Node]:
         """The whole current value as one row of `dtype`, its own or uint8, and where it begins and ends, in
         elements of that."""
         if self._base is None:
-            self._base = self._entry_base()
+            self._base = self._join_entry_region()
         base, _ = self._base
         if dtype == base.dtype:
             return base.offset, base.stop, self._row()
@@ -268,7 +268,7 @@ class RegionValue:
     def _bytes(self) -> tuple[int, fx.Node]:
         """The same as bytes, and the place of the first one in the storage."""
         if self._base is None:
-            self._base = self._entry_base()
+            self._base = self._join_entry_region()
         return self._base[0].bytes[0], self._builder.emit(aten.view.dtype, self._row(), torch.uint8)
 
     def write(self, where: Geometry, value: fx.Node) -> None:
@@ -281,14 +281,14 @@ class RegionValue:
             self._nodes[where] = value  # which is another tensor with a history of its own all the same
             return
         if self._base is None:
-            self._base = self._entry_base()
+            self._base = self._join_entry_region()
         if where.overlaps_itself:
             where, value = self._without_overlap(where, value)
         elif _may_lie_otherwise(where) and same_layout(self._builder.meta(value), where):
             value = self._builder.emit(aten.as_strided.default, value, list(where.size), list(where.stride))
-        self._store(where, value)
+        self._store_in_region(where, value)
 
-    def _store(self, where: Geometry, value: fx.Node) -> None:
+    def _store_in_region(self, where: Geometry, value: fx.Node) -> None:
         assert self._base is not None
         base, node = self._base
         fits = same_layout(self._builder.meta(value), where)
@@ -303,18 +303,20 @@ class RegionValue:
         # (A value cannot be put into one that shows an element several times: not all places would get it.)
         if known is not None and where != base and not known[0].overlaps_itself_somehow:
             parent, step = known
-            whole = invert_view(self._builder, parent, self._even(self.read(parent)), value, step)
+            whole = invert_view(
+                self._builder, parent, self._even_sized_region(self.read(parent)), value, step
+            )
             if whole is not None:
-                self._store(parent, whole)
+                self._store_in_region(parent, whole)
                 if fits:
                     self._nodes[where] = value
                 return
         if where.is_lazy:
-            self._store(where.physical, self._conjugated(where, value))
+            self._store_in_region(where.physical, self._conjugated(where, value))
             return
         if 0 in where.size:
             return
-        base, node = self._reach(where)
+        base, node = self._value_reaching_region(where)
         if where.dtype != base.dtype:
             self._store_reinterpreted(where, value)
             return
@@ -338,7 +340,7 @@ class RegionValue:
         self._base = (base, node)
         self._nodes = {base: node}
 
-    def _entry_base(self) -> tuple[Geometry, fx.Node]:
+    def _join_entry_region(self) -> tuple[Geometry, fx.Node]:
         """A caller's storage becomes one value, as it is written to or read as another dtype.
 
         An argument that lies alone and densely is that value, or one that shows all, where gaps do not
@@ -372,10 +374,10 @@ class RegionValue:
         need not, and `as_strided` counts from the start of the storage. (And torch's `as_strided_scatter`
         wants an argument that requires grad to be contiguous.)"""
         if self._builder.offsets.get(node, 0) == 0 and is_contiguous(self._builder.meta(node)):
-            return self._even(node)
+            return self._even_sized_region(node)
         return self._builder.emit(aten.clone.default, node)
 
-    def _even(self, node: fx.Node) -> fx.Node:
+    def _even_sized_region(self, node: fx.Node) -> fx.Node:
         """The same value in a storage that holds a whole number of elements, as torch's scatters want it, and
         which begins where it does: what was shown of an argument before it was written to need not."""
         root = alias_root(node)

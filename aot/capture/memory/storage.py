@@ -73,7 +73,7 @@ class Storage:
 
     def define(self, where: Geometry, node: fx.Node) -> None:
         """The storage was just made by the operation `node`, whose result has the geometry `where`."""
-        self._whole().define(where, node)
+        self._join_storage_part().define(where, node)
 
     def enter(self, fake: Tensor, where: Geometry, node: fx.Node) -> None:
         """An argument lies on this storage; `node` is what is in memory there."""
@@ -84,7 +84,7 @@ class Storage:
         """The storage now has as many bytes as `storage`, those at the end undefined."""
         before = self.nbytes
         self.grown.append(storage)
-        self._whole().grow(before, storage.nbytes())
+        self._join_storage_part().grow_region(before, storage.nbytes())
 
     def view(self, parent: Geometry, where: Geometry, step: ViewOp) -> None:
         """A view operation gave a tensor with the geometry `where`; its node is made when it is read."""
@@ -95,7 +95,7 @@ class Storage:
 
     def read(self, where: Geometry) -> fx.Node:
         """The node whose value is what a tensor with the geometry `where` shows now."""
-        return (self._part_of(where) or self._whole()).read(where)
+        return (self._part_of(where) or self._join_storage_part()).read(where)
 
     def write(self, target: Tensor, value: fx.Node, counted: bool = True, noticed: bool = True) -> None:
         """The tensor `target` now shows `value` (same size and dtype); `counted` writes move its version,
@@ -107,7 +107,7 @@ class Storage:
             self.written_in_grad_mode.add(id(root))
         if noticed and counted:
             self.version_bumped.append(target)
-        (self._part_of(where) or self._whole()).write(where, value)
+        (self._part_of(where) or self._join_storage_part()).write(where, value)
 
     def let_go(self) -> None:
         """Forget which tensors were written to."""
@@ -117,15 +117,15 @@ class Storage:
 
     def current(self) -> dict[Geometry, fx.Node]:
         """The nodes that hold the current value, or a part of it, by its geometry."""
-        return {where: node for part in self._split() for where, node in part.current().items()}
+        return {where: node for part in self._split_storage() for where, node in part.current().items()}
 
     def base(self) -> tuple[Geometry, fx.Node]:
         """The geometry and node of the whole current value."""
-        return self._whole().base()
+        return self._join_storage_part().base()
 
     # ---- parts
 
-    def _split(self) -> list[AnyRegion]:
+    def _split_storage(self) -> list[AnyRegion]:
         """The parts, each a stretch of storage that arguments show together, in order."""
         if not self._parts:
             groups: list[list[int]] = []
@@ -157,34 +157,34 @@ class Storage:
 
     def _part_of(self, where: Geometry) -> RegionValue | StridedRegion | None:
         """The part that all of `where` lies in."""
-        return _find(self._split(), self._starts, where)
+        return _find_storage_part(self._split_storage(), self._starts, where)
 
     def apart(self, where: Geometry) -> RegionValue | StridedRegion | None:
         """What tells arguments apart: two tensors for which it is not the same show no element both, if it is
         something for both."""
-        self._split()
-        return _find(*self._entered, where)
+        self._split_storage()
+        return _find_storage_part(*self._entered, where)
 
-    def _whole(self) -> RegionValue:
+    def _join_storage_part(self) -> RegionValue:
         """One part, as something reads or writes across them."""
-        parts = self._split()
+        parts = self._split_storage()
         whole = parts[0]
         if len(parts) > 1 or isinstance(whole, InterleavedRegions):
             whole = RegionValue(self._builder, self.storage, self.entries, self.make_span_input)
             if any(part.changed for part in parts):
                 dtypes = set[torch.dtype]().union(*(part.dtypes for part in parts))
-                self._join(whole, parts, dtypes.pop() if len(dtypes) == 1 else torch.uint8)
+                self._join_storage_parts(whole, parts, dtypes.pop() if len(dtypes) == 1 else torch.uint8)
             for parent, where, step in self._views:
                 whole.view(parent, where, step)
             self._put([whole])
         return whole
 
-    def _join(self, whole: RegionValue, parts: list[AnyRegion], dtype: torch.dtype) -> None:
+    def _join_storage_parts(self, whole: RegionValue, parts: list[AnyRegion], dtype: torch.dtype) -> None:
         assert self.make_span_input is not None
         pieces: list[fx.Node] = []
         begin, end = 0, None
         for part in parts:
-            start, stop, row = part.row(dtype)
+            start, stop, row = part.region_as_row(dtype)
             if end is None:
                 begin = start
             elif start > end:
@@ -196,7 +196,9 @@ class Storage:
         whole.put(Geometry((end - begin,), (1,), begin, dtype), node)
 
 
-def _find(parts: list[AnyRegion], starts: list[int], where: Geometry) -> RegionValue | StridedRegion | None:
+def _find_storage_part(
+    parts: list[AnyRegion], starts: list[int], where: Geometry
+) -> RegionValue | StridedRegion | None:
     k = 0
     if len(parts) > 1:
         start, stop = where.bytes

@@ -33,10 +33,12 @@ class DenseIndexing:
             after the other without a gap between are one.
 
     Example:
-        >>> columns = Packing.of(Geometry((3, 2), (10, 1), 4, torch.float32))
-        >>> columns.pack(Geometry((2,), (10,), 15, torch.float32))  # the second, from the second row on
+        >>> columns = DenseIndexing.of(Geometry((3, 2), (10, 1), 4, torch.float32))
+        >>> second = Geometry((2,), (10,), 15, torch.float32)  # from the second row on
+        >>> columns.dense_geometry(second)
         Geometry(size=(2,), stride=(2,), offset=3, dtype=torch.float32, conj=False, neg=False)
-        >>> columns.pack(Geometry((2,), (1,), 5, torch.float32)) is None  # the first row's second, and a gap
+        >>> gap = Geometry((2,), (1,), 5, torch.float32)  # the first row's second, and a gap
+        >>> columns.dense_geometry(gap) is None
         True
     """
 
@@ -58,7 +60,7 @@ class DenseIndexing:
                 dims.insert(0, (n, s))
         return cls(whole, tuple(dims))
 
-    def pack(self, where: Geometry) -> Geometry | None:
+    def dense_geometry(self, where: Geometry) -> Geometry | None:
         """What lies as `where` in the storage, in this count; None if it shows other elements as well. (What
         shows none stays as it is.)"""
         if 0 in where.size:
@@ -121,7 +123,7 @@ class StridedRegion:
 
     def holding(self, where: Geometry) -> StridedRegion | None:
         """Itself, if it holds all of what lies as `where`."""
-        return None if self.packing.pack(where) is None else self
+        return None if self.packing.dense_geometry(where) is None else self
 
     def write_to(self, contents: RegionValue) -> None:
         """Write to the stretch of storage that it lies in what has changed."""
@@ -150,7 +152,7 @@ class StridedRegion:
         return found
 
     def _counted(self, where: Geometry) -> Geometry:
-        counted = self.packing.pack(where)
+        counted = self.packing.dense_geometry(where)
         assert counted is not None
         self._lying.setdefault(counted, where)
         return counted
@@ -230,11 +232,11 @@ class InterleavedRegions:
         """The nodes that hold the current value, or a part of it, by its geometry."""
         return {where: node for part in self._parts for where, node in part.current().items()}
 
-    def row(self, dtype: torch.dtype) -> tuple[int, int, fx.Node]:
+    def region_as_row(self, dtype: torch.dtype) -> tuple[int, int, fx.Node]:
         """The whole current value as one row of `dtype`, its own or uint8, and where it begins and ends, in
         elements of that. Called once: the value is this row's from then on."""
         self.write_to(self._together)
-        return self._together.row(dtype)
+        return self._together.region_as_row(dtype)
 
     def write_to(self, contents: RegionValue) -> None:
         """As `StridedRegion.write_to`."""
@@ -258,7 +260,7 @@ def disjoint_groups(wheres: Sequence[Geometry]) -> PeriodicGroups | None:
         s for where in wheres for n, s in zip(where.size, where.stride, strict=True) if n > 1 and s > 1
     )
     for period in [period for period, _ in itertools.groupby(periods)][:_PERIODS]:
-        within = _within(wheres, start, period)
+        within = _groups_within_period(wheres, start, period)
         if within is None:
             continue
         parts: list[DenseIndexing | PeriodicGroups] = []
@@ -274,7 +276,9 @@ def disjoint_groups(wheres: Sequence[Geometry]) -> PeriodicGroups | None:
     return None
 
 
-def _within(wheres: Sequence[Geometry], origin: int, period: int) -> list[tuple[int, tuple[int, ...]]] | None:
+def _groups_within_period(
+    wheres: Sequence[Geometry], origin: int, period: int
+) -> list[tuple[int, tuple[int, ...]]] | None:
     """The tensors in groups by where they lie within a period; None if one reaches from one into the next."""
     places: list[tuple[int, int, int]] = []
     for i, where in enumerate(wheres):
@@ -297,6 +301,6 @@ def _within(wheres: Sequence[Geometry], origin: int, period: int) -> list[tuple[
 def _packing(wheres: Sequence[Geometry]) -> DenseIndexing | None:
     """The packing of the one that shows all that the others show."""
     packing = DenseIndexing.of(max(wheres, key=lambda where: where.stop - where.offset))
-    if packing is None or any(packing.pack(where) is None for where in wheres):
+    if packing is None or any(packing.dense_geometry(where) is None for where in wheres):
         return None
     return packing

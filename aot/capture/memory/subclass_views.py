@@ -83,7 +83,7 @@ class SubclassViews:
         self._apart: dict[int, list[Tensor]] = {}
         self.entered: dict[int, tuple[int, tuple[str, ...]]] = {}
 
-    def relate(self, arguments: Sequence[tuple[Tensor, int]]) -> None:
+    def note_subclass_bases(self, arguments: Sequence[tuple[Tensor, int]]) -> None:
         """Note which arguments are views of one tensor, or are that: those with one number. They share a
         counter, and so do the fakes that are views of one."""
         families: dict[int, list[Tensor]] = {}
@@ -108,7 +108,9 @@ class SubclassViews:
                 for other in self._apart.get(id(root), ()):
                     torch.autograd.graph.increment_version(other)
 
-    def note_change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inside: bool) -> None:
+    def note_subclass_mutation(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], inside: bool
+    ) -> None:
         """Note that an operation has changed what its first argument shows; `inside` the code of what that is
         a part of, or not."""
         wrapper = args[0]
@@ -126,7 +128,9 @@ class SubclassViews:
         if not inside:
             self._direct.add(id(wrapper))
 
-    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def note_subclass_result(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """Note that an operation on wrapper subclasses has given `result`."""
         if not args or not is_wrapper(args[0]) or torch.is_inference_mode_enabled():
             return
@@ -185,7 +189,7 @@ class SubclassViews:
         origin = self._origins[id(view)][1]
         return any(at < origin.at for at, _ in self._changes.get(id(origin.parent), (None, ()))[1])
 
-    def changed_since(self, view: Tensor) -> bool:
+    def subclass_changed_since(self, view: Tensor) -> bool:
         """Whether it has changed since, or something was resized: what shares its storage, perhaps, of which
         torch makes no views any more when that has grown."""
         origin = self._origins[id(view)][1]

@@ -118,7 +118,7 @@ class CastCache:
         self._detached: set[int] = set()
         self._asks = False
 
-    def begin(self) -> None:
+    def fill_cast_cache(self) -> None:
         """Put the candidates into the cache, before the function starts."""
         for candidate in self._candidates.values():
             leaf, cast = self._fakes[candidate.leaf], self._fakes[candidate.cast]
@@ -131,7 +131,7 @@ class CastCache:
             self._keep.append(given)
             self._given[id(given)] = candidate
 
-    def look(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def follow_cast_cache(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operation comes."""
         if func is _TO_COPY:
             self._note_cast(args[0], kwargs.get("dtype"))
@@ -161,7 +161,7 @@ class CastCache:
         """What tells whether a tensor shows something else."""
         return version_of(fake) if is_wrapper(fake) else self._read(fake)
 
-    def differentiating(self, numbers: Collection[int]) -> None:
+    def note_differentiated_casts(self, numbers: Collection[int]) -> None:
         """The function takes gradients with respect to some tensors of the call.
 
         Raises:
@@ -172,7 +172,7 @@ class CastCache:
             self._detached |= leaves
             raise CastsDiffer((), leaves)
 
-    def check(self) -> None:
+    def check_cached_casts(self) -> None:
         """See that the candidates are what autocast would have made.
 
         Raises:
@@ -189,7 +189,7 @@ class CastCache:
             CastsDiffer: some candidates are not what autocast would have made.
             AutocastCacheUnsupported: it cannot be told after a call what autocast would keep.
         """
-        self.check()
+        self.check_cached_casts()
         made = []
         for number in self._numbers.values():
             fake = self._fakes[number]
@@ -229,7 +229,7 @@ def _giving(cast: Tensor) -> Iterator[None]:
         _now.cast = None
 
 
-def _cast(ordinary: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _autocast_cast(ordinary: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     cast = getattr(_now, "cast", None)
     if cast is not None:
         return cast
@@ -239,4 +239,4 @@ def _cast(ordinary: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return _TO_COPY(*args, **kwargs)
 
 
-dispatcher.register_trace_kernels({_TO_COPY: _cast})
+dispatcher.register_trace_kernels({_TO_COPY: _autocast_cast})

@@ -46,7 +46,7 @@ class EscapeCheck:
         """Expect the trace to hold these from now on: one reference to each, as often as it is given."""
         self._by_trace = Counter(map(id, tensors))
 
-    def check(self, stored: Callable[[Sequence[Tensor]], str | None]) -> None:
+    def refuse_escapes(self, stored: Callable[[Sequence[Tensor]], str | None]) -> None:
         """Refuse a function that has kept one, when all else of the trace is gone.
 
         Args:
@@ -55,7 +55,7 @@ class EscapeCheck:
         Raises:
             EscapedTensor: one is still there.
         """
-        suspects = self._suspects()
+        suspects = self._escape_suspects()
         if suspects:  # a reference cycle in which one is may have grown old while the function ran
             del suspects
             gc.collect()
@@ -68,7 +68,7 @@ class EscapeCheck:
         if held or path is not None:
             raise _escaped(path)
 
-    def check_stored(self, stored: Callable[[Sequence[Tensor]], str | None]) -> None:
+    def refuse_stored_escapes(self, stored: Callable[[Sequence[Tensor]], str | None]) -> None:
         """Refuse a function that has kept one, when the trace lives on, and let nobody else use them.
 
         Args:
@@ -77,7 +77,7 @@ class EscapeCheck:
         Raises:
             EscapedTensor: one is stored somewhere.
         """
-        suspects = self._suspects()
+        suspects = self._escape_suspects()
         path = stored(suspects) if suspects else None
         del suspects
         self.poison()
@@ -93,7 +93,7 @@ class EscapeCheck:
         """Those that are still there."""
         return [fake for ref in self._made if (fake := ref()) is not None]
 
-    def _suspects(self) -> list[Tensor]:
+    def _escape_suspects(self) -> list[Tensor]:
         """Those that something refers to which is not known to be the trace's: young garbage is none.
 
         (What autograd alone holds is none either, although it may do so for good, as in eager: an in-place

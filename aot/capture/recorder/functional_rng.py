@@ -36,7 +36,7 @@ _ALIAS = re.compile(r"\(\w+!?\)")  # as in Tensor(a!)
 _FORMS: dict[op_queries.OpOverload, op_queries.OpOverload] = {}
 
 
-def get_state(device: torch.device) -> Tensor:
+def get_rng_state(device: torch.device) -> Tensor:
     """The state of a device's default generator: uint8 of shape (5056,) on the CPU, int64 of shape (2,), seed
     and offset, on CUDA; on the CPU in either case."""
     generator = rng.default_generator(device)
@@ -47,7 +47,7 @@ def get_state(device: torch.device) -> Tensor:
 
 
 def set_state(device: torch.device, state: Tensor) -> None:
-    """Give a device's default generator a state that `get_state` returned, or a draw."""
+    """Give a device's default generator a state that `get_rng_state` returned, or a draw."""
     generator = rng.default_generator(device)
     assert generator is not None, device
     with mode_stacks.dispatch_modes_off():
@@ -111,7 +111,9 @@ class RngStates:
     def _last(self, device: torch.device) -> fx.Node:
         if device not in self.last:
             index = "" if device.index is None else f"_{device.index}"
-            state = self._builder.placeholder(f"rng_state_{device.type}{index}", meta_of(get_state(device)))
+            state = self._builder.placeholder(
+                f"rng_state_{device.type}{index}", meta_of(get_rng_state(device))
+            )
             self.first[device] = self.last[device] = state
         return self.last[device]
 
@@ -123,12 +125,12 @@ def functional_op(op: op_queries.OpOverload) -> op_queries.OpOverload:
     arguments, what it would leave in each, instead of writing; and last the next state.
 
     Example:
-        >>> noise, state = pure_form(torch.ops.aten.rand.default)(torch.get_rng_state(), [2, 3])
+        >>> noise, state = functional_op(torch.ops.aten.rand.default)(torch.get_rng_state(), [2, 3])
     """
     with LOCK:
         known = _FORMS.get(op)
         if known is None:
-            known = _FORMS[op] = _define(op)
+            known = _FORMS[op] = _define_functional_draw(op)
         return known
 
 
@@ -137,7 +139,7 @@ def is_functional_op(op: op_queries.OpOverload) -> bool:
     return op.namespace == NAMESPACE
 
 
-def _define(op: op_queries.OpOverload) -> op_queries.OpOverload:
+def _define_functional_draw(op: op_queries.OpOverload) -> op_queries.OpOverload:
     overload = "" if op._overloadname == "default" else f"_{op._overloadname}"
     origin = "" if op.namespace == "aten" else f"{op.namespace}_"
     name = f"{origin}{op._opname}{overload}"
@@ -160,22 +162,22 @@ def _define(op: op_queries.OpOverload) -> op_queries.OpOverload:
 
 def _drawing(op: op_queries.OpOverload) -> Callable[..., tuple[Any, ...]]:
     def draw(rng_state: Tensor, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        return _drawn(op, rng_state, args, kwargs)
+        return _draw_from_state(op, rng_state, args, kwargs)
 
     return draw
 
 
-def _drawn(
+def _draw_from_state(
     op: op_queries.OpOverload, rng_state: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
     """What an operation draws from a state, and the next state; the generator stays where it is."""
     device = _device(args, kwargs)
     with LOCK:
-        before = get_state(device)
+        before = get_rng_state(device)
         try:
             set_state(device, rng_state)
             results = _results(op, args, kwargs)
-            return (*results, get_state(device))
+            return (*results, get_rng_state(device))
         finally:
             set_state(device, before)
 

@@ -59,26 +59,26 @@ class LeafViews:
             for view in views if isinstance(views, (list, tuple)) else (views,):
                 self._views[id(view)] = weakref.ref(view), version_of(source)
 
-    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_view: bool) -> None:
+    def check_leaf_view_operation(self, args: tuple[Any, ...], kwargs: dict[str, Any], is_view: bool) -> None:
         """Refuse an operation in grad mode on a view whose history is another one in eager.
 
         Raises:
             AutogradStateMutation: it is.
         """
         tensors = tuple(tensors_in(args, kwargs))
-        self.check_current(tensors)
+        self.check_forgotten_leaf_views(tensors)
         for tensor in tensors:
             if (self._is_unrecorded(tensor) and not is_view) or _leads_nowhere(tensor):
                 raise _used()
 
-    def check_returned(self, tensors: Iterable[Tensor]) -> None:
+    def check_returned_leaf_views(self, tensors: Iterable[Tensor]) -> None:
         """Refuse results whose history is another one in eager.
 
         Raises:
             AutogradStateMutation: there is one.
         """
         tensors = tuple(tensors)
-        self.check_current(tensors)
+        self.check_forgotten_leaf_views(tensors)
         for tensor in tensors:
             if self._parts and _leads_nowhere(tensor):
                 raise _used()
@@ -95,7 +95,7 @@ class LeafViews:
         unrecorded = tensor._is_view() and autograd_state.creation_meta(tensor) in _UNRECORDED
         return unrecorded and _is_of(tensor, self._parts)
 
-    def check_current(self, tensors: Iterable[Tensor]) -> None:
+    def check_forgotten_leaf_views(self, tensors: Iterable[Tensor]) -> None:
         """Refuse views of which autograd forgets the history in eager, as the leaf was written to since.
 
         Raises:

@@ -18,7 +18,7 @@ from aot.torch_internals import plain_fakes, tensor_impl
 aten = torch.ops.aten
 
 
-def replayable(
+def replayable_metadata_mutation(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The same change of a tensor without the template of `resize_as_`, which is not at hand when the wrapper
@@ -54,7 +54,9 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
         if id(fake) in self.journal.origins:
             origin = self.journal.origins[id(fake)][1]
             if (origin.state, origin.where) == (state, before):
-                self.journal.note_origin(fake, fake, ViewOp(func, event.args, kwargs, None, event.mode, True))
+                self.journal.note_view_origin(
+                    fake, fake, ViewOp(func, event.args, kwargs, None, event.mode, True)
+                )
             else:
                 del self.journal.origins[id(fake)]  # it has been put elsewhere since: no steps lead there
         self.journal.note_change(fake, event)
@@ -65,7 +67,7 @@ class Moving(Writing):  # type: ignore[no-untyped-call]
     def resize(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`resize_` changes the metadata, and the storage where that is too small."""
         fake = args[0]
-        func, args, kwargs = replayable(func, args, kwargs)
+        func, args, kwargs = replayable_metadata_mutation(func, args, kwargs)
         self.journal.sync_data_assignment(fake)
         count = 1
         for n in args[1]:

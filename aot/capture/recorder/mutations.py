@@ -27,11 +27,11 @@ from aot.ops.classify import (
     with_defaults,
 )
 from aot.ops.overlap_checks import (
-    check_apart,
-    check_lists,
-    check_order,
+    check_custom_operator_overlap,
+    check_list_overlap,
     check_partial_overlap,
     check_partial_overlap_of_lists,
+    check_write_order_overlap,
     shows_the_same,
 )
 from aot.tensors.geometry import geometry, known_equal
@@ -56,7 +56,9 @@ def _is_of_another_dtype(tensor: Tensor) -> bool:
 class Writing(TraceSession):  # type: ignore[no-untyped-call]
     """A trace that records writes."""
 
-    def mutation(self, func: Any, operation: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def record_mutation(
+        self, func: Any, operation: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """An in-place operation: append its functional form, and make the result the new value."""
         written = operation.written
         targets = [
@@ -64,18 +66,18 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
         ]
         flat = _flat(targets)
         if is_custom(func):
-            check_apart(func, flat, args, kwargs)
-        self._check_overlap(func, flat, args, kwargs)
+            check_custom_operator_overlap(func, flat, args, kwargs)
+        self._check_mutation_overlap(func, flat, args, kwargs)
         if any(isinstance(target, (list, tuple)) for target in targets):
             if len(flat) > 1:
-                check_lists(func, flat, args)
+                check_list_overlap(func, flat, args)
             check_partial_overlap_of_lists(flat, args)
             if self._inference_tensors and not torch.is_inference_mode_enabled() and not is_custom(func):
                 run_on_zeros(func, args, kwargs)  # which raises for inference tensors, or does not
         for target in flat:
             self.journal.sync_data_assignment(target)
             check_partial_overlap(target, args)
-            self._check_reshaped(target, args)
+            self._check_mutation_of_reshaped(target, args)
             if (target._is_view() or self._is_resolved(target)) and torch.is_grad_enabled():
                 self.join(args)
         if (
@@ -84,30 +86,33 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
             or (operation.random and not all(t.is_contiguous() for t in flat))
             or (func is aten.div_.Tensor and flat[0].is_complex())  # which rounds otherwise in place
         ):
-            return self.on_clones(func, written, args, kwargs)
+            return self.record_mutation_on_clones(func, written, args, kwargs)
         node_args = self._nodes(with_defaults(func, args, kwargs), operation.random)
-        node_kwargs = {k: self._nodes_in(v, operation.random) for k, v in kwargs.items()}
+        node_kwargs = {k: self._argument_nodes(v, operation.random) for k, v in kwargs.items()}
         self._check_in_place(func, node_args, node_kwargs)
         if func is aten.copy_.default:
-            node_args = (self._blank(flat[0]), *node_args[1:])  # the old value does not matter
+            node_args = (
+                self._blank_mutation_target(flat[0]),
+                *node_args[1:],
+            )  # the old value does not matter
         recipe = self.builder.infer(operation.functional, node_args, node_kwargs)
-        self._check_growth(func, flat, recipe, node_args, node_kwargs)
+        self._check_mutation_growth(func, flat, recipe, node_args, node_kwargs)
         node = self._call(operation.functional, node_args, node_kwargs, recipe, operation.random, True)
         if recipe.many:
             for i, target in enumerate(flat):
-                self._write(target, self.builder.item(node, i))
+                self._record_write(target, self.builder.item(node, i))
                 # Kernels of lists count by themselves, but not for the code of wrapper subclasses.
                 listed = isinstance(targets[0], (list, tuple)) and not self.inside
                 if listed and not target.is_inference():
                     torch.autograd.graph.increment_version(target)
         else:
-            self._write(flat[0], node)
+            self._record_write(flat[0], node)
         return args[0] if isinstance(args[0], Tensor) else None
 
     def _is_resolved(self, tensor: Tensor) -> bool:
         return any(clone() is tensor for clone in self.resolved)
 
-    def _check_reshaped(self, target: Tensor, args: tuple[Any, ...]) -> None:
+    def _check_mutation_of_reshaped(self, target: Tensor, args: tuple[Any, ...]) -> None:
         """Refuse what autograd differentiates by the view that the target was, and no longer is."""
         if not (torch.is_grad_enabled() and _is_of_another_dtype(target)):
             return
@@ -128,7 +133,7 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
         for one in tensors_in(args, {}):
             self.joined.update(map(tensor_impl.storage_key, self.wrapper_views.lineage(one)))
 
-    def _blank(self, fake: Tensor) -> fx.Node:
+    def _blank_mutation_target(self, fake: Tensor) -> fx.Node:
         return self.builder.emit(
             aten.empty_strided.default,
             list(fake.shape),
@@ -143,7 +148,7 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
             return
         self.builder.infer(func, args, kwargs)
 
-    def _check_growth(
+    def _check_mutation_growth(
         self,
         func: Any,
         targets: list[Tensor],
@@ -160,7 +165,7 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
                     f"out-of-place operation"
                 )
 
-    def _check_overlap(
+    def _check_mutation_overlap(
         self, func: Any, targets: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         for target in targets:
@@ -169,14 +174,14 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
             if func is aten.copy_.default and shows_the_same(target, args[1]):
                 continue  # which does nothing
             if func not in _FILLS:
-                check_order(func, target, args, kwargs)
+                check_write_order_overlap(func, target, args, kwargs)
             if target.requires_grad and torch.is_grad_enabled() and id(target) not in self.journal.origins:
                 raise errors.UnsupportedOperation(
                     f"{func} on an argument that requires grad and shows elements several times; pass the "
                     f"tensor that it was expanded from"
                 )
 
-    def on_clones(
+    def record_mutation_on_clones(
         self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """An operation without a functional form: it runs on private copies of what it writes."""
@@ -185,10 +190,10 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
         before = [geometry(f).size for f in fakes]
         random = classify(func).random
         node_args = self._nodes(args, random)
-        node_kwargs = {k: self._nodes_in(v, random) for k, v in kwargs.items()}
+        node_kwargs = {k: self._argument_nodes(v, random) for k, v in kwargs.items()}
         metas = self._clones_of_kernel(func, written, node_args, node_kwargs)
         if metas is None:
-            metas = self._clones_of_fakes(func, written, node_args, node_kwargs)
+            metas = self._clones_for_mutation(func, written, node_args, node_kwargs)
         results = metas.metas
         changed = [lookup(result).size for result in results[len(results) - len(fakes) :]]
         if before != changed:
@@ -203,7 +208,7 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
         node = self._call(call_on_clones, (called, written, node_args, node_kwargs), {}, metas, random)
         for i, fake in enumerate(fakes):
             value = self.builder.item(node, len(results) - len(fakes) + i)
-            self._write(fake, value, counted)
+            self._record_write(fake, value, counted)
             if uncounted and not fake.is_inference():
                 torch.autograd.graph.increment_version(fake)
         outputs: list[Any] = []
@@ -221,9 +226,9 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
     ) -> ResultMeta | None:
         if self.builder.symbolic:
             return None
-        return self.builder.of_kernel(func, args, kwargs, partial(call_on_clones, func, written))
+        return self.builder.infer_by_kernel(func, args, kwargs, partial(call_on_clones, func, written))
 
-    def _clones_of_fakes(
+    def _clones_for_mutation(
         self, func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> ResultMeta:
         fake_args, fake_kwargs = fx.node.map_arg((args, kwargs), self.builder.fake)
@@ -231,10 +236,10 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
             results = call_on_clones(func, written, fake_args, fake_kwargs)
         metas = result_meta_of(results, numbers=is_custom(func))
         if func in BATCH_NORM or op_queries.has_python_meta(func):
-            return self.builder.as_computed(metas, call_on_clones, (func, written, args, kwargs), {})
+            return self.builder.inferred_as_computed(metas, call_on_clones, (func, written, args, kwargs), {})
         return metas
 
-    def _write(self, fake: Tensor, value: fx.Node, counted: bool = True) -> None:
+    def _record_write(self, fake: Tensor, value: fx.Node, counted: bool = True) -> None:
         meta = self.builder.meta(value)
         if not torch.can_cast(meta.dtype, fake.dtype):
             # Meta kernels of in-place operations do not look; the text is TensorIterator's.

@@ -32,7 +32,7 @@ class _Draw:
     node: fx.Node
 
 
-def _same(
+def _is_same_draw_argument(
     first: Any, second: Any, drawn: Mapping[fx.Node, fx.Node], known: dict[tuple[fx.Node, fx.Node], bool]
 ) -> bool:
     """Whether two parts of calls are equal: constants that are, or values computed alike from the same, but
@@ -47,18 +47,20 @@ def _same(
             known[pair] = (
                 alike
                 and first not in drawn
-                and _same((first.args, first.kwargs), (second.args, second.kwargs), drawn, known)
+                and _is_same_draw_argument(
+                    (first.args, first.kwargs), (second.args, second.kwargs), drawn, known
+                )
             )
         return known[pair]
     if type(first) is not type(second):
         return False
     if isinstance(first, (tuple, list)):
         return len(first) == len(second) and all(
-            _same(a, b, drawn, known) for a, b in zip(first, second, strict=True)
+            _is_same_draw_argument(a, b, drawn, known) for a, b in zip(first, second, strict=True)
         )
     if isinstance(first, dict):
         return first.keys() == second.keys() and all(
-            _same(v, second[k], drawn, known) for k, v in first.items()
+            _is_same_draw_argument(v, second[k], drawn, known) for k, v in first.items()
         )
     return bool(first == second)
 
@@ -102,9 +104,9 @@ class RngTrace:
         Raises:
             RandomStateMutation: the function has set the generator's state, and then draws something else.
         """
-        line = self._line(device)
-        at = line.number()
-        if at < len(line.draws) and _same(line.draws[at].call, call, self._drawn, {}):
+        line = self._generator_line(device)
+        at = line.generator_state_number()
+        if at < len(line.draws) and _is_same_draw_argument(line.draws[at].call, call, self._drawn, {}):
             line.set(line.states[at + 1])
             node = repeat(line.draws[at].node)
             self._drawn[node] = line.draws[at].node
@@ -127,14 +129,14 @@ class RngTrace:
 
     def check(self) -> None:
         """Refuse a function that leaves another state behind than its draws do."""
-        if any(line.number() != len(line.draws) for line in self._lines):
+        if any(line.generator_state_number() != len(line.draws) for line in self._lines):
             raise RandomStateMutation(
                 "the function leaves a random generator in an earlier state than its draws do (fork_rng, "
                 "set_rng_state); draw or restore outside of the function"
             )
 
     @contextlib.contextmanager
-    def traced(self) -> Iterator[None]:
+    def draws_traced(self) -> Iterator[None]:
         """While the function or its backward runs: states stand for draws. Afterwards they are the caller's
         again.
 
@@ -145,7 +147,7 @@ class RngTrace:
         try:
             moved = _move_others_on() if self.allows_seeding else others  # so that seeding is seen as well
             for line in self._lines:
-                line.enter(self.allows_seeding)
+                line.enter_generator(self.allows_seeding)
             yield
             if random_states() != moved:
                 raise RandomStateMutation(
@@ -158,7 +160,7 @@ class RngTrace:
                 line.set(line.callers)
             set_random_states(others)
 
-    def _line(self, device: torch.device) -> _GeneratorTrace:
+    def _generator_line(self, device: torch.device) -> _GeneratorTrace:
         """The line of the generator that draws on a device come from."""
         generator = rng.default_generator(device)
         for line in self._lines:
@@ -167,7 +169,7 @@ class RngTrace:
         if generator is None:  # nothing is drawn on the device meta
             return self._lines[0]
         line = _GeneratorTrace(generator)  # CUDA was not in use before
-        line.enter(False)
+        line.enter_generator(False)
         self._lines.append(line)
         return line
 
@@ -187,7 +189,7 @@ class _GeneratorTrace:
         self.draws: list[_Draw] = []
         self.states: list[Tensor] = []
 
-    def enter(self, may_be_set: bool) -> None:
+    def enter_generator(self, may_be_set: bool) -> None:
         """Note the caller's state, and go on from where the trace has left off."""
         self.callers = self._state()
         if self.states:
@@ -197,7 +199,7 @@ class _GeneratorTrace:
         else:
             self.states.append(self.callers)
 
-    def number(self) -> int:
+    def generator_state_number(self) -> int:
         """The number of the state that the generator is in; RandomStateMutation if it has none."""
         now = self._state()
         with mode_stacks.dispatch_modes_off():

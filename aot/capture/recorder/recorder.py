@@ -27,7 +27,7 @@ from aot.capture.memory.subclass_views import check_rebind, subclass_size_and_st
 from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.capture.recorder.autocast_cache import CastCache
 from aot.capture.recorder.escapes import EscapeCheck
-from aot.capture.recorder.metadata_mutations import Moving, replayable
+from aot.capture.recorder.metadata_mutations import Moving, replayable_metadata_mutation
 from aot.capture.recorder.symbolic_views import ASKS_FOR_NUMBERS
 from aot.graph.value_meta import ResultMeta, dtypes_of, lookup, result_meta_of
 from aot.ops.call_targets import call_with_grad, is_custom
@@ -163,11 +163,13 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                         if rebinds:
                             self.wrapper_views.note_rebind(args[0], self.inside > 1)
                         elif changes and subclass_size_and_stride(args) != before:
-                            self.wrapper_views.note_change(*replayable(func, args, kwargs), self.inside > 1)
+                            self.wrapper_views.note_subclass_mutation(
+                                *replayable_metadata_mutation(func, args, kwargs), self.inside > 1
+                            )
                         if self.inside == 1:
                             self._join_wrappers(func, args)
                             self.wrapper_views.count(func, args, kwargs)
-                            self.wrapper_views.note(func, args, kwargs, result)
+                            self.wrapper_views.note_subclass_result(func, args, kwargs, result)
                         return result
         finally:
             self.inside -= 1
@@ -187,9 +189,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         """Run one operation on fakes and record it."""
         streams.on_operation()
         if self.casts is not None:
-            self.casts.look(func, args, kwargs)
+            self.casts.follow_cast_cache(func, args, kwargs)
         if not self.builder.backward:
-            self.handlers.look()
+            self.handlers.note_handlers()
         if self.inference and not torch.is_inference_mode_enabled():
             raise errors.InferenceModeUnsupported(
                 f"the call is made under torch.inference_mode, which the function leaves for {func}; call it "
@@ -209,7 +211,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if func in _CHOOSE_KERNELS:
             return self.builder.run(func, self._nodes(args), kwargs)
         if func in self._decompositions:
-            result = self._decomposed(func, args, kwargs)
+            result = self._record_decomposed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
         made = autograd_graph.next_sequence_number() - 1
@@ -228,14 +230,14 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if operation.placed:
             metadata_reads.record_dependence()
         if self.parts and torch.is_grad_enabled():
-            self.parts.check(args, kwargs, kind is OpKind.VIEW)
+            self.parts.check_leaf_view_operation(args, kwargs, kind is OpKind.VIEW)
         if operation.made and not self._decomposing and casts_within(func, args, kwargs):
             kind = OpKind.COMPOSITE
         if operation.underived:
             self._check_derivative(func, kind, args, kwargs)
         if kind is OpKind.PURE:
-            self._check_resolved(func, args, kwargs)
-            result = self.pure(func, operation, args, kwargs)
+            self._refuse_lazy_inference_tensors(func, args, kwargs)
+            result = self.record_pure(func, operation, args, kwargs)
             if func is aten._pin_memory.default:
                 self.state(result).pinned = True
             if func is aten.clone.default and geometry(args[0]).is_lazy:
@@ -244,7 +246,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     self._resolved.append(weakref.ref(result))
             past = self._inference_tensors and bypasses_autograd(args, kwargs)
             if past and not is_random_call(func, operation, args, kwargs):
-                return self._as_views(result, ends_in_views(func, args, kwargs))
+                return self._record_results_as_views(result, ends_in_views(func, args, kwargs))
             return result
         if kind is OpKind.VIEW:
             if self.apart and torch.is_inference_mode_enabled():
@@ -254,7 +256,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 self.parts.viewed(args[0], result)
             return result
         if kind is OpKind.MUTATION:
-            return self.mutation(func, operation, args, kwargs)
+            return self.record_mutation(func, operation, args, kwargs)
         if kind is OpKind.RESHAPE:
             return self.reshape(func, args, kwargs)
         if kind is OpKind.RESIZE:
@@ -267,9 +269,11 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             with self:
                 autocast, inside = not self._decomposing, bool(self.inside)
                 return dispatcher.run_decomposition(func, args, kwargs, autocast, inside)
-        return self.special(func, args, kwargs)
+        return self.record_special(func, args, kwargs)
 
-    def _check_resolved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _refuse_lazy_inference_tensors(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """Refuse an operation on lazily conjugated or negated inference tensors that ends in a view: it comes
         with clones of these, which say nothing of what they were made for."""
         resolved = [clone for ref in self._resolved if (clone := ref()) is not None]
@@ -313,7 +317,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return
         if kind is OpKind.PURE:
             recipe = self.builder.infer(
-                func, self._nodes(args), {k: self._nodes_in(v) for k, v in kwargs.items()}
+                func, self._nodes(args), {k: self._argument_nodes(v) for k, v in kwargs.items()}
             )
             if not any(map(_differentiable, recipe.metas)):
                 return
@@ -326,7 +330,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         """Whether the values of a tensor follow from literals alone."""
         return self.known.values(self.read(fake)) is not None
 
-    def _decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _record_decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = self._decomposing, self._counts
         self._decomposing = True
         self._counts &= classify(func).counted and func not in BATCH_NORM
@@ -336,7 +340,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         finally:
             self._decomposing, self._counts = before
 
-    def _as_views(self, result: Any, views: tuple[bool, ...]) -> Any:
+    def _record_results_as_views(self, result: Any, views: tuple[bool, ...]) -> Any:
         """The results of a pure operation, each as a view of a hidden tensor where it is one."""
         if not any(views):
             return result
@@ -345,23 +349,25 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 return result.view_as(result)
             return [r.view_as(r) if view else r for r, view in zip(result, views, strict=True)]
 
-    def pure(self, func: Any, operation: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def record_pure(self, func: Any, operation: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A pure operation: append it, and make fakes for its results."""
         if func in _BY_STRIDES:
-            by_strides = self._by_strides(func, args, kwargs)
+            by_strides = self._record_by_strides(func, args, kwargs)
             if by_strides is not None:
                 return by_strides
         if func in BATCH_NORM:
             written, training = BATCH_NORM[func]
             if args[training] and any(args[i] is not None for i in written):
-                return self.on_clones(func, tuple(i for i in written if args[i] is not None), args, kwargs)
+                return self.record_mutation_on_clones(
+                    func, tuple(i for i in written if args[i] is not None), args, kwargs
+                )
         drawing = is_random_call(func, operation, args, kwargs)
         node_args = self._nodes(args, drawing)
-        node_kwargs = {k: self._nodes_in(v, drawing) for k, v in kwargs.items()}
+        node_kwargs = {k: self._argument_nodes(v, drawing) for k, v in kwargs.items()}
         if operation.valued and not is_custom(func):
             known = self.known.values((node_args, node_kwargs))
             if known is not None:
-                return self._evaluated(func, node_args, node_kwargs, known)
+                return self._record_evaluated(func, node_args, node_kwargs, known)
             if func is aten.equal.default and node_args[1].target is aten.new_ones.default:
                 expected = _EXPECTED.get(node_args[0].target)
                 if expected is not None:
@@ -369,7 +375,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             if checks_eigenvector_phases(func):
                 return True
         if torch.get_default_dtype() is not self.builder.default_dtype:
-            node_kwargs = self._with_dtype(func, node_args, node_kwargs)
+            node_kwargs = self._record_with_default_dtype(func, node_args, node_kwargs)
         recipe = self.builder.infer(func, node_args, node_kwargs)
         if recipe.aliases:
             if not is_undeclared_view(func):
@@ -380,10 +386,12 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return self.view(func, args, kwargs)
         node = self._call(func, node_args, node_kwargs, recipe, drawing)
         if not recipe.many and any(isinstance(a, Tensor) and (a.is_conj() or a.is_neg()) for a in args):
-            return self._with_lazy_result(func, args, kwargs, node)
+            return self._record_lazy_result(func, args, kwargs, node)
         return self._results(node, recipe)
 
-    def _with_dtype(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _record_with_default_dtype(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
         """The keyword arguments with which an operation gives, under the default dtype of the call, what it
         gives under the one that the function has set for a while."""
         builder = self.builder
@@ -400,7 +408,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             f"under that of the call; convert what it is given"
         )
 
-    def _by_strides(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    def _record_by_strides(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         """Copy or write by strides: values of the graph need not lie in memory as tensors do, so it is left
         to views to find the elements. None for what raises."""
         if func is aten.as_strided_copy.default:
@@ -425,7 +433,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         self.dispatch(aten.copy_.default, (self.view(aten.as_strided.default, place, {}), value), {})
         return result
 
-    def _with_lazy_result(
+    def _record_lazy_result(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], node: fx.Node
     ) -> Tensor:
         """The one result of an operation on lazy tensors, which may be lazy itself: a product of conjugates
@@ -448,7 +456,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             return None
         return self._wrap_result(node, recipe.metas if recipe.many else recipe.metas[0])
 
-    def _evaluated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Any) -> Any:
+    def _record_evaluated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], known: Any) -> Any:
         """A question for a value, or a shape that depends on one, where all values are known."""
         with mode_stacks.dispatch_modes_off(), torch.no_grad():
             result = func(*known[0], **known[1])
@@ -485,14 +493,14 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         return result
 
     def _note_view(self, state: Storage, parent: Tensor, where: Geometry, view: Tensor, step: ViewOp) -> None:
-        self.journal.note_origin(self.lifetimes.track(view), parent, step)
+        self.journal.note_view_origin(self.lifetimes.track(view), parent, step)
         # An explicit offset is relative to the storage, not to the parent's current value, so the step
         # cannot be replayed on the latter; reading falls back to a relative as_strided. And values of the
         # graph are never lazy.
         if step.op not in (aten.as_strided.default, aten._conj.default, aten._neg_view.default):
             state.view(where, geometry(view), step)
 
-    def special(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def record_special(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Literals, and everything that a graph cannot say."""
         if func is aten.lift_fresh.default or func is aten.lift.default:
             (value,) = args
@@ -507,5 +515,5 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             recipe = self.builder.infer(func, op_args, kwargs)
             return self._results(self.builder.call(func, op_args, kwargs, recipe), recipe)
         for value in (*args, *kwargs.values()):
-            self._nodes_in(value)
+            self._argument_nodes(value)
         raise errors.UnsupportedOperation(f"{func} cannot be recorded; compute it outside of the function")

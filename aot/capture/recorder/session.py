@@ -143,10 +143,11 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
             branch.release_all()
         self.branches.clear()
 
-    def references(self) -> Iterator[Tensor]:
+    def traced_references(self) -> Iterator[Tensor]:
         """The tensors that a trace which lives on holds: each as often as there is a reference to it.
 
-        What is left out costs a search, in `EscapeCheck.check_stored`; what is too much would hide an escape.
+        What is left out costs a search, in `EscapeCheck.refuse_stored_escapes`; what is too much would hide
+        an escape.
         """
         yield from self.parts.references()
         traces: list[TraceSession] = [self]
@@ -166,7 +167,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         What an operation in place on a view saves of its result leads, in a further derivative, to what the
         view shows now if the view is still there, and else to what it showed before.
         """
-        self.journal.forget()
+        self.journal.forget_tensors()
         self.backward_reads.clear()
         self.inside_reads.clear()
         self.unpacked.clear()
@@ -238,15 +239,15 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         return self._wrap_result(self.builder.item(node, index) if tensors else node, meta)
 
     def _nodes(self, values: tuple[Any, ...], to_draw: bool = False) -> tuple[Any, ...]:
-        return tuple([self._nodes_in(v, to_draw) for v in values])
+        return tuple([self._argument_nodes(v, to_draw) for v in values])
 
-    def _nodes_in(self, value: Any, to_draw: bool = False) -> Any:
+    def _argument_nodes(self, value: Any, to_draw: bool = False) -> Any:
         """The nodes of an argument of an operation, which is one that draws or not."""
         if isinstance(value, Tensor):
             node = self.read(value)
             return with_rng_layout(self.builder, node, geometry(value)) if to_draw else node
         if isinstance(value, (list, tuple)):
-            return type(value)([self._nodes_in(v, to_draw) for v in value])
+            return type(value)([self._argument_nodes(v, to_draw) for v in value])
         if script_objects.is_script_object(value):
             raise errors.UnsupportedOperation(
                 f"an operation takes a ScriptObject of class {value._type().name()}, whose state no graph "

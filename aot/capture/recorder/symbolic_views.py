@@ -68,12 +68,12 @@ class SymbolicViewMode(mode_stacks.TorchDispatchMode):  # type: ignore[no-untype
             return func(*args, **kwargs)
         kind = classify(func).kind
         if kind is OpKind.REBIND:
-            return self._put(tensor, *args[1:])
+            return self._symbolic_set(tensor, *args[1:])
         if kind in (OpKind.RESHAPE, OpKind.RESIZE) and _symbolic(args, kwargs):
-            return self._reshaped(func, args, kwargs)
+            return self._symbolic_reshape(func, args, kwargs)
         # (`detach` copies what there is, and `.data` of inference tensors gives it a counter.)
         if may_alias(func) and func is not aten.detach.default and _symbolic(args, kwargs):
-            return self._viewed(func, args, kwargs)
+            return self._symbolic_view(func, args, kwargs)
         return func(*args, **kwargs)
 
     def _fake(self, tensor: Tensor) -> torch_fakes.FakeTensor:
@@ -84,11 +84,11 @@ class SymbolicViewMode(mode_stacks.TorchDispatchMode):  # type: ignore[no-untype
         return fake
 
     def _on_fake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with self._asking():
+        with self._answering_symbolically():
             return func(self._fake(args[0]), *args[1:], **kwargs)
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _answering_symbolically(self) -> Iterator[None]:
         """While this lasts, fake tensors tell."""
         with (
             typed_refusals(),
@@ -99,7 +99,7 @@ class SymbolicViewMode(mode_stacks.TorchDispatchMode):  # type: ignore[no-untype
         ):
             yield
 
-    def _viewed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _symbolic_view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         storage, device = args[0].untyped_storage(), args[0].device
 
         def lying(one: Tensor) -> Tensor:
@@ -112,12 +112,12 @@ class SymbolicViewMode(mode_stacks.TorchDispatchMode):  # type: ignore[no-untype
         result = self._on_fake(func, args, kwargs)
         return lying(result) if isinstance(result, Tensor) else [lying(one) for one in result]
 
-    def _reshaped(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    def _symbolic_reshape(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         tensor: Tensor = args[0]
         if func is aten.resize_.default:  # which fake tensors cannot do
             if tuple(tensor.shape) == tuple(args[1]):
                 return tensor
-            with self._asking():
+            with self._answering_symbolically():
                 made = torch.empty(args[1], dtype=tensor.dtype, device="meta", **kwargs)
             where = geometry(made)._replace(offset=geometry(tensor).offset)
         else:
@@ -125,7 +125,7 @@ class SymbolicViewMode(mode_stacks.TorchDispatchMode):  # type: ignore[no-untype
         plain_fakes.set_geometry(tensor, tensor.untyped_storage(), where.size, where.stride, where.offset)
         return tensor
 
-    def _put(
+    def _symbolic_set(
         self, tensor: Tensor, source: Any = None, offset: Any = 0, size: Any = None, stride: Any = None
     ) -> Tensor:
         """`set_`."""
@@ -141,7 +141,7 @@ class SymbolicViewMode(mode_stacks.TorchDispatchMode):  # type: ignore[no-untype
             if size is None:
                 size, stride = (storage.nbytes() // tensor.dtype.itemsize,), (1,)
         if not stride:
-            with self._asking():
+            with self._answering_symbolically():
                 stride = torch.empty(size, device="meta").stride()
         plain_fakes.set_geometry(tensor, storage, size, stride, offset)
         return tensor

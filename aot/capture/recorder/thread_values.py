@@ -38,7 +38,7 @@ class ConcreteValues:
         self._read = read
         self._values: dict[fx.Node, Any] = dict(given)
 
-    def run(
+    def run_on_concrete_values(
         self, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, list[tuple[Tensor, Tensor]]]:
         """What an operation returns for the values of its arguments, which it leaves as they are; and to
@@ -77,7 +77,7 @@ class ConcreteValues:
         with torch.no_grad(), rng.preserving_generators():
             for user in self._builder.graph.nodes:
                 if user in needed:
-                    self._values[user] = self._evaluate(user)
+                    self._values[user] = self._evaluate_concretely(user)
             value: Tensor = self._values[node]
             return value.clone()
 
@@ -86,7 +86,7 @@ class ConcreteValues:
             return self._values[argument]
         return specialize_sizes(argument.value) if isinstance(argument, Computed) else argument
 
-    def _evaluate(self, node: fx.Node) -> Any:
+    def _evaluate_concretely(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
             meta = lookup(self._builder.metas[node])  # type: ignore[arg-type]
             size, stride = specialize_sizes(meta.size), specialize_sizes(meta.stride)

@@ -57,7 +57,7 @@ class OtherThreads:
         self._refusal: UnsupportedOperation | None = None
 
     @contextlib.contextmanager
-    def watched(self, given: Callable[[], Mapping[fx.Node, Tensor]] = dict) -> Iterator[None]:
+    def other_threads_watched(self, given: Callable[[], Mapping[fx.Node, Tensor]] = dict) -> Iterator[None]:
         """Refuse the trace if, while this lasts, another thread computes with its tensors; `given` tells the
         values of those that are graph inputs, as far as they are known.
 
@@ -82,20 +82,22 @@ class OtherThreads:
         if self._refusal is not None and cause is not self._refusal:
             raise self._refusal from cause
 
-    def run(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_of_other_thread(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation of another thread."""
         self._refuse(str(op))
         try:
             with plain_fakes.fakes_allowed(), dispatcher.trace_kernels_on(), self._recording:
                 return op(*args, **kwargs)
         except Exception:
-            return self.on_values(str(op), op, args, kwargs)
+            return self.run_other_thread_on_values(str(op), op, args, kwargs)
 
-    def on_values(self, what: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+    def run_other_thread_on_values(
+        self, what: str, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any
+    ) -> Any:
         """Run what cannot be recorded, in another thread."""
         self._refuse(what)
         with plain_fakes.fakes_allowed():
-            result, written = self._answers().run(run, args, kwargs)
+            result, written = self._answers().run_on_concrete_values(run, args, kwargs)
             with self._recording, torch.no_grad(), contextlib.suppress(Exception):  # it is refused anyway
                 for target, value in written:
                     if plain_fakes.is_fake(target):
@@ -127,26 +129,26 @@ def _trace_of(*tensors: Tensor) -> OtherThreads:
 def _elsewhere(op: Any, *args: Any, **kwargs: Any) -> Any:
     """An operation on tensors of a trace, in a thread that does not trace."""
     leaves, _ = pytree.tree_flatten((args, kwargs))
-    return _trace_of(*filter(plain_fakes.is_fake, leaves)).run(op, args, kwargs)
+    return _trace_of(*filter(plain_fakes.is_fake, leaves)).run_of_other_thread(op, args, kwargs)
 
 
 plain_fakes.register_fallback(_elsewhere)
 
 
-def _reading(original: Callable[..., Any]) -> Callable[..., Any]:
+def _thread_aware_reader(original: Callable[..., Any]) -> Callable[..., Any]:
     """A method that reads the memory of a tensor, of which there is none in a thread that traces."""
 
     @functools.wraps(original)
     def read(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if not plain_fakes.is_fake(self):
-            metadata_reads.record_read(self)
+            metadata_reads.record_metadata_read(self)
             return original(self, *args, **kwargs)
         if not plain_fakes.are_fakes_allowed():
-            metadata_reads.record_read(self)
+            metadata_reads.record_metadata_read(self)
             value = _trace_of(self).value(self, original.__name__)
             return original(value, *args, **kwargs)
         if original.__name__ in _STORAGES:
-            metadata_reads.record_read(self)
+            metadata_reads.record_metadata_read(self)
             return original(self, *args, **kwargs)
         cause: RuntimeError | None = None
         try:
@@ -170,10 +172,10 @@ _STORAGES = ("untyped_storage", "_typed_storage", "storage")  # which have their
 _READING_LATER = ("__reduce_ex__", "const_data_ptr")
 for _name in ("numpy", "tolist", "data_ptr", "__dlpack__", "__deepcopy__", *_READING_LATER, *_STORAGES):
     if hasattr(Tensor, _name):
-        replace(Tensor, _name, _reading)
+        replace(Tensor, _name, _thread_aware_reader)
 
 
-def _taking_functions(original: Callable[..., Any]) -> Callable[..., Any]:
+def _thread_aware_higher_order(original: Callable[..., Any]) -> Callable[..., Any]:
     """The call of an operator that takes functions, to which no dispatch key leads that it does not know."""
 
     @functools.wraps(original)
@@ -183,13 +185,13 @@ def _taking_functions(original: Callable[..., Any]) -> Callable[..., Any]:
             tensors = [leaf for leaf in leaves if plain_fakes.is_fake(leaf)]
             if tensors:
                 run = functools.partial(original, self)
-                return _trace_of(*tensors).on_values(str(self), run, args, kwargs)
+                return _trace_of(*tensors).run_other_thread_on_values(str(self), run, args, kwargs)
         return original(self, *args, **kwargs)
 
     return call
 
 
-replace(higher_order_ops.HigherOrderOperator, "__call__", _taking_functions)
+replace(higher_order_ops.HigherOrderOperator, "__call__", _thread_aware_higher_order)
 
 
 # One thread traces at a time: what it draws from, the default generators, there is once.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from aot.joint.joint import Segment
-from aot.runtime.codegen.writer import SourceWriter, part_names, rebuild_subclass
+from aot.runtime.codegen.writer import SourceWriter, write_gradient_parts, write_subclass
 from aot.runtime.plan import SegmentPlan
 from aot.runtime.saved_values import SaveStrategy
 from aot.runtime.tangents import tangent_coercion
@@ -133,7 +133,7 @@ def write_backward(
             otherwise += f" or g{tangents[0]} is None"
         ambient = "is_grad_enabled() or is_autocast() or is_deterministic() is not was_deterministic"
         writer.line(f"if {ambient}{otherwise}:")
-        own = f"ctx.edges, {_owned(part, written)}{', ctx.numbers' if numbers else ''}"
+        own = f"ctx.edges, {_write_owned_argument(part, written)}{', ctx.numbers' if numbers else ''}"
         again = f"again{number}([{', '.join(inputs)}], [{given}], {own})"
         again = f"(None, *{again}[:{len(segment.gradients)}])"
         writer.line(f"    return {again}")
@@ -141,7 +141,7 @@ def write_backward(
         if one.position < len(part.saved):
             writer.line(f"s{one.position} = s{one.position}.detach()")
     if segment.results and tangents:
-        inputs += _tangents(writer, part, several, again)
+        inputs += _write_tangents(writer, part, several, again)
     names = [f"d{result}" for g in segment.gradients for result in g.results]
     if names:
         spend = ""
@@ -172,11 +172,11 @@ def write_backward(
                 for k, where in pairs
             ]
             ours = [f"ctx.shared[{shared.index(one)}]" for one in gradient.shared]
-            result = rebuild_subclass(writer, gradient.layout.meta, laid, ours)
+            result = write_subclass(writer, gradient.layout.meta, laid, ours)
         elif gradient.viewed:
             result = f"(None if {result} is None else {result}.view_as({result}))"
         else:
-            for e in _laid_otherwise(segment):
+            for e in _write_tangents_laid_otherwise(segment):
                 result = f"(c{e} if {result} is g{e} else {result})"
         if several and gradient.tangents != everything:
             result = f"{result} if given & {gradient.tangents} else None"
@@ -185,13 +185,13 @@ def write_backward(
     writer.indent -= 1
 
 
-def _tangents(writer: SourceWriter, part: SegmentPlan, several: bool, again: str) -> list[str]:
+def _write_tangents(writer: SourceWriter, part: SegmentPlan, several: bool, again: str) -> list[str]:
     """Lay the gradients that come in out as they were traced; the names of the tangents. `again` is what is
     returned if one is of another type."""
     names: list[str] = []
     if not part.segment.tangents:
         return names
-    otherwise = _laid_otherwise(part.segment)
+    otherwise = _write_tangents_laid_otherwise(part.segment)
     as_they_came = any(not gradient.viewed for gradient in part.segment.gradients)
     writer.line("try:")
     writer.indent += 1
@@ -200,7 +200,7 @@ def _tangents(writer: SourceWriter, part: SegmentPlan, several: bool, again: str
             continue
         wheres, meta = entrance.tangent.wheres, entrance.tangent.meta
         ours = [f"g{e}"] if meta is None else [f"g{e}_{i}" for i in range(len(wheres))]
-        sources = ours if meta is None else part_names(meta, f"g{e}")
+        sources = ours if meta is None else write_gradient_parts(meta, f"g{e}")
         if e in otherwise and as_they_came:
             writer.line(f"c{e} = g{e}")
         if several:
@@ -230,7 +230,7 @@ def _tangents(writer: SourceWriter, part: SegmentPlan, several: bool, again: str
     return names
 
 
-def _laid_otherwise(segment: Segment) -> list[int]:
+def _write_tangents_laid_otherwise(segment: Segment) -> list[int]:
     """The entrances whose tangents are seen with other strides where those do not count: a gradient that is a
     view lies in the memory of the one that came in, and autograd may take it for a leaf's. A gradient that is
     the tangent itself is the one that came."""
@@ -240,7 +240,7 @@ def _laid_otherwise(segment: Segment) -> list[int]:
     return [e for e, layout in plain if layout.meta is None and 1 in layout.wheres[0].size]
 
 
-def _owned(part: SegmentPlan, written: Collection[int]) -> str:
+def _write_owned_argument(part: SegmentPlan, written: Collection[int]) -> str:
     """An argument: the tensors with the edges of the segment's own results that it has kept, by entrance, and
     with those of what else it has kept that has a native history."""
     kept = {one.cotangent_input: f"edge_of(s{one.position})" for one in part.own}

@@ -38,10 +38,10 @@ from aot.runtime.codegen.writer import (
     alias,
     as_strided,
     attribute,
-    rebuild_subclass,
     storage_view,
     write_change,
     write_storages,
+    write_subclass,
     write_view,
 )
 from aot.runtime.plan import Plan, SegmentPlan
@@ -60,7 +60,7 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     for number, part in enumerate(plan.parts):
         write_backward(writer, number, part, plan.runs_python, written, plan.numbers.names)
         writer.line("")
-        write_forward(writer, number, part, written, _is_asked(part, written, plan))
+        write_forward(writer, number, part, written, _is_node_asked_by_wrapper(part, written, plan))
         writer.line("")
     _WrapperSource(writer, plan).write()
     return "\n".join(writer.lines) + "\n", writer.names
@@ -106,35 +106,35 @@ class _WrapperSource:
             writer.line(line)
         if plan.numbers.names:
             writer.line(f"numbers = {_tuple(list(plan.numbers.names))}")
-        inputs = self._inputs()
+        inputs = self._write_inputs()
         writer.line("try:")
         writer.indent += 1
         self._forward(inputs)
-        for i in self._left():
+        for i in self._arguments_left_on_entry_memory():
             writer.line(f"m{i} = t{i}.detach()")
         rebound = [change for root in plan.roots if isinstance(root, WrapperRoot) for change in root.rebound]
         write_storages(writer, [*(change for _, change in plan.changes), *rebound])
         for i, nbytes in plan.grown_storages:  # before a view shows what there is then
             writer.line(f"m{i}.untyped_storage().resize_({writer.literal(nbytes)})")
         for position, output in self.views.get(ViewTime.BEFORE_WRITES, ()):
-            self._view(position, output, self._root(plan.roots[output.root]))
+            self._view(position, output, self._write_root(plan.roots[output.root]))
         for kind, number in plan.order:
             if kind == "segment":
-                self._segment(number)
+                self._write_segment(number)
             elif kind == "storage":
-                self._storage(number)
+                self._write_storage_effects(number)
             elif kind == "root":
                 root = plan.roots[number]
                 if isinstance(root, ArgumentRoot):  # views that are taken from now on are of what it has then
                     self._replace([root.tensor])
-                writer.line(f"r{number} = {self._root(root)}")
+                writer.line(f"r{number} = {self._write_root(root)}")
                 for change in root.rebound if isinstance(root, WrapperRoot) else ():
                     write_change(writer, self.mode, f"r{number}", change)
-                self._leaf(number)
+                self._write_leaf(number)
             else:
-                self._output(number)
+                self._write_output(number)
         self._replace(range(plan.tensors))
-        self._keep()
+        self._write_kept_for_backward()
         self._leave()
         writer.flush()
         if writer.lines[-1].strip() == "try:":  # a front end's graph that does nothing and returns nothing
@@ -153,7 +153,7 @@ class _WrapperSource:
         if now != self.plan.grad_after:
             self.writer.line(f"set_grad_enabled({self.plan.grad_after})")
 
-    def _inputs(self) -> list[str]:
+    def _write_inputs(self) -> list[str]:
         names = []
         changed = {i for i, _ in self.plan.changes}
         written = {write.tensor for write in self.plan.kept}
@@ -182,10 +182,10 @@ class _WrapperSource:
     def _forward(self, inputs: list[str]) -> None:
         """Run the graph, and put aside what is saved before anything is overwritten."""
         if not self.plan.forward_is_empty:
-            self._run(inputs)
-        self._put_aside(inputs)
+            self._write_graph_run(inputs)
+        self._write_put_aside(inputs)
 
-    def _run(self, inputs: list[str]) -> None:
+    def _write_graph_run(self, inputs: list[str]) -> None:
         plan = self.plan
         self.mode.set(False)
         generators = {f"rng{i}": self.writer.name("device", d) for i, d in enumerate(plan.generators)}
@@ -212,7 +212,7 @@ class _WrapperSource:
         for i in plan.inference_values:
             self.writer.line(f"v{i} = inference_tensor(v{i})")
 
-    def _put_aside(self, inputs: list[str]) -> None:
+    def _write_put_aside(self, inputs: list[str]) -> None:
         plan = self.plan
         keep = {
             SaveStrategy.AS_IS: "detached({0})",
@@ -275,17 +275,17 @@ class _WrapperSource:
         self.passed = set(found)
         return list(found)
 
-    def _segment(self, number: int) -> None:
+    def _write_segment(self, number: int) -> None:
         """Make one node of the caller's autograd graph."""
         writer, segment = self.writer, self.plan.parts[number].segment
         results, names = [], []
         values = {entrance.value for entrance in segment.cotangent_inputs}
         carried = {value: root for value, root in self.carried.items() if value in values}
         views = {value: root for value, root in carried.items() if isinstance(root, FunctionViewRoot)}
-        handed = self._handed(views, values)
+        handed = self._write_handed_results(views, values)
         for e, entrance in enumerate(segment.cotangent_inputs):
             if entrance.value in self.carriers:
-                results.append(self._carrier(self.carriers[entrance.value]))
+                results.append(self._write_subclass_carrier(self.carriers[entrance.value]))
             elif entrance.value in self.made:
                 self.mode.set(False)
                 writer.line(f"v{entrance.value} = {self._wrapper(self.made[entrance.value])}")
@@ -294,14 +294,19 @@ class _WrapperSource:
                 size, dtype = self.writer.literal(entrance.size), self.writer.name("dtype", entrance.dtype)
                 results.append(f"nothing({size}, {dtype}, {self.writer.name('device', entrance.device)})")
             else:
-                results.append(handed.get(entrance.value) or self._result(entrance.value))
-            names.append(self._target(CotangentEdge(number, e)))
-        targets = [self._target(gradient.target) for gradient in segment.gradients]
+                results.append(handed.get(entrance.value) or self._write_node_result(entrance.value))
+            names.append(self._write_gradient_target(CotangentEdge(number, e)))
+        targets = [self._write_gradient_target(gradient.target) for gradient in segment.gradients]
         self.mode.set(True)
-        edges = [self._edge(g.target, t) for g, t in zip(segment.gradients, targets, strict=True)]
-        edges += [self._edge(target, self._target(target)) for target in segment.second_order_targets]
+        edges = [
+            self._write_edge_tensor(g.target, t) for g, t in zip(segment.gradients, targets, strict=True)
+        ]
+        edges += [
+            self._write_edge_tensor(target, self._write_gradient_target(target))
+            for target in segment.second_order_targets
+        ]
         given = f"b{number}, {_tuple(results)}, {_tuple(edges if segment.results else [])}"
-        if _is_asked(self.plan.parts[number], self.recorded, self.plan):
+        if _is_node_asked_by_wrapper(self.plan.parts[number], self.recorded, self.plan):
             self.writer.line(f"b{number} = [{given}]")
             given = f"b{number}"
         else:
@@ -314,7 +319,7 @@ class _WrapperSource:
         for value, view in views.items():
             self.writer.line(f"set_creation_meta(v{value}, {self.writer.literal(view.made)})")
 
-    def _carrier(self, write: Write) -> str:
+    def _write_subclass_carrier(self, write: Write) -> str:
         """What is like a wrapper subclass among the arguments, or the base of one, when the call ends."""
         tensor = write.tensor
         every = [change for i, change in self.plan.changes if i == tensor and not write.base]
@@ -327,7 +332,9 @@ class _WrapperSource:
             write_change(self.writer, self.mode, f"c{tensor}", change)
         return f"c{tensor}"
 
-    def _handed(self, views: dict[int, FunctionViewRoot], values: set[int | None]) -> dict[int, str]:
+    def _write_handed_results(
+        self, views: dict[int, FunctionViewRoot], values: set[int | None]
+    ) -> dict[int, str]:
         """Make those results of a node that are views, and those that they are views of; by their values."""
         handed: dict[int, str] = {}
         for value, view in views.items():
@@ -337,14 +344,14 @@ class _WrapperSource:
             if own is not None and own in values:  # not made yet: this node makes it
                 if own not in handed:
                     handed[own] = f"f{own}"
-                    self.writer.line(f"f{own} = {self._result(own)}")
+                    self.writer.line(f"f{own} = {self._write_node_result(own)}")
                 source = handed[own]
             seen = storage_view(self.writer, source, view.where, view.reinterpreted)
             self.writer.line(f"f{value} = {seen}")
             handed[value] = f"f{value}"
         return handed
 
-    def _result(self, value: int) -> str:
+    def _write_node_result(self, value: int) -> str:
         """A result of a node as it is handed to it."""
         root = self.carried.get(value)
         if isinstance(root, AliasRoot):
@@ -360,7 +367,7 @@ class _WrapperSource:
         self.writer.line(f"if v{value} is not None and (v{value}._is_view() or v{value}.requires_grad):")
         self.writer.line(f"    v{value} = v{value}.detach()")
 
-    def _target(self, target: Target) -> str:
+    def _write_gradient_target(self, target: Target) -> str:
         """The tensor that a gradient goes to."""
         if isinstance(target, ArgumentEdge):
             late = target in self.passed and self.plan.storages[target.tensor] in self.late
@@ -373,7 +380,7 @@ class _WrapperSource:
         hidden = value is None or value in self.written
         return f"h{target.segment}_{target.cotangent_input}" if hidden else f"v{value}"
 
-    def _edge(self, target: Target, name: str) -> str:
+    def _write_edge_tensor(self, target: Target, name: str) -> str:
         """A tensor that has the edge of a target and does not keep its memory, if the edge does not."""
         if isinstance(target, ArgumentEdge) and not target.of_base and target.tensor in self.plan.leaves:
             return name
@@ -382,7 +389,7 @@ class _WrapperSource:
             return name
         return f"passing({name})"
 
-    def _storage(self, number: int) -> None:
+    def _write_storage_effects(self, number: int) -> None:
         """Everything that happens to the arguments on one storage."""
         writer, plan = self.writer, self.plan
         self.late.add(number)
@@ -390,7 +397,7 @@ class _WrapperSource:
         changes = [(i, change) for i, change in plan.changes if plan.storages[i] == number]
         for write in writes:
             if write.early and not write.tracked:
-                self._write(write)
+                self._write_input_write(write)
         required = [i for i in plan.begin_requires_grad if plan.storages[i] == number]
         noticed = {i for i, change in changes if change.mode is CreationMode.GRAD or not required}
         for tensor, change in changes:
@@ -399,7 +406,7 @@ class _WrapperSource:
         for tensor in required:
             for position, output in self.views.get(ViewTime.BEFORE_REQUIRES_GRAD, ()):
                 if output.required == tensor:
-                    self._view(position, output, self._root(plan.roots[output.root]))
+                    self._view(position, output, self._write_root(plan.roots[output.root]))
             writer.line(f"t{tensor}.requires_grad_()")
         lost = [("requires_grad_(False)", tensor) for tensor in plan.end_requires_grad]
         lost += [("detach_()", tensor) for tensor in plan.detached]
@@ -411,7 +418,7 @@ class _WrapperSource:
                 writer.line(f"t{tensor}.{name}")
         for write in writes:
             if write.early and write.tracked:
-                self._write(write)
+                self._write_input_write(write)
         for position, output in self.views.get(ViewTime.BEFORE_METADATA, ()):
             root = plan.roots[output.root]
             if isinstance(root, ArgumentRoot) and plan.storages[root.tensor] == number:
@@ -421,25 +428,25 @@ class _WrapperSource:
                 write_change(writer, self.mode, f"t{tensor}", change)
         for write in writes:
             if not write.early:
-                self._write(write)
+                self._write_input_write(write)
         for tensor in plan.version_bumps_only:
             if plan.storages[tensor] == number:
                 writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
         for name, tensor in lost:
             if tensor in last:
-                self._lose(tensor, name)
+                self._write_requires_no_grad(tensor, name)
 
-    def _lose(self, tensor: int, name: str) -> None:
+    def _write_requires_no_grad(self, tensor: int, name: str) -> None:
         """Let an argument require no grad any more, of which there are views that lead to where it was."""
         for view, owner in self.plan.pinned_views:
             if owner == tensor:
                 self.writer.line(f"t{view}.grad_fn")  # has autograd derive it
         for position, output in self.views.get(ViewTime.BEFORE_RELEASE, ()):
             if output.required == tensor:
-                self._view(position, output, self._root(self.plan.roots[output.root]))
+                self._view(position, output, self._write_root(self.plan.roots[output.root]))
         self.writer.line(f"t{tensor}.{name}")
 
-    def _write(self, write: Write) -> None:
+    def _write_input_write(self, write: Write) -> None:
         copies = write.tracked and write.through is None and not write.carried
         if self._is_plain(write):
             self.mode.set(False)
@@ -465,7 +472,9 @@ class _WrapperSource:
             keeper = f", b{edge.segment}[0], {edge.cotangent_input}" if kept else ""
             root = _root_of(write)
             silently = "" if write.counted else f"with uncounted({root}): "
-            self.writer.line(f"{silently}written({root}, {self._target(edge)}, {copies}{keeper})")
+            self.writer.line(
+                f"{silently}written({root}, {self._write_gradient_target(edge)}, {copies}{keeper})"
+            )
 
     def _is_plain(self, write: Write) -> bool:
         """Whether it is a write to all that the argument shows, which autograd counts and has no part in as
@@ -473,7 +482,7 @@ class _WrapperSource:
         apart = write.tracked or write.carried or write.through is not None or write.base or write.entry
         return write.counted and not apart and not (write.inference or self.plan.inference)
 
-    def _left(self) -> list[int]:
+    def _arguments_left_on_entry_memory(self) -> list[int]:
         """The arguments whose memory on entry is needed after they were put elsewhere."""
         plan = self.plan
         memories = [root.memory for root in plan.roots if isinstance(root, AliasRoot)]
@@ -484,7 +493,7 @@ class _WrapperSource:
         left.update(write.tensor for write in plan.writes if write.entry)
         return sorted(left.union(tensor for tensor, _ in plan.grown_storages))
 
-    def _leaf(self, number: int) -> None:
+    def _write_leaf(self, number: int) -> None:
         """Let a root that the function made a leaf require grad, after the views that were taken before."""
         root = self.plan.roots[number]
         if isinstance(root, ValueRoot) and root.requires_grad:
@@ -493,7 +502,7 @@ class _WrapperSource:
                     self._view(position, output, f"r{number}")
             self.writer.line(f"r{number}.requires_grad_()")
 
-    def _output(self, position: int) -> None:
+    def _write_output(self, position: int) -> None:
         output = self.plan.outputs[position]
         self.late.update(storage for storage, outputs in self.moved.items() if position in outputs)
         if isinstance(output, Constant):
@@ -509,7 +518,7 @@ class _WrapperSource:
     def _view(self, position: int, view: View, source: str) -> None:
         write_view(self.writer, self.mode, f"o{position}", view, source)
 
-    def _root(self, root: Root) -> str:
+    def _write_root(self, root: Root) -> str:
         if isinstance(root, ArgumentRoot):
             return attribute(f"t{root.tensor}", root.path)
         if isinstance(root, BaseRoot):
@@ -526,7 +535,7 @@ class _WrapperSource:
         return alias(self.writer, root)
 
     def _wrapper(self, root: WrapperRoot) -> str:
-        return rebuild_subclass(self.writer, root.meta, [f"o{i}" for i in range(len(self.plan.outputs))])
+        return write_subclass(self.writer, root.meta, [f"o{i}" for i in range(len(self.plan.outputs))])
 
     def _replace(self, tensors: Collection[int]) -> None:
         """Put what the function has put into the places of what wrapper subclasses are made of."""
@@ -536,7 +545,7 @@ class _WrapperSource:
             self.replaced.add((tensor, path))
             self.writer.line(f"{attribute(f't{tensor}', path)} = o{position}")
 
-    def _keep(self) -> None:
+    def _write_kept_for_backward(self) -> None:
         """What the backward keeps besides what autograd keeps for it, and the caller's `retain_grad`s."""
         plan = self.plan
         for i in plan.views_with_history:
@@ -552,7 +561,7 @@ class _WrapperSource:
                 watched = "".join(f"(counter({n}), {n}._version, {n}.shape), " for n in names)
                 self.writer.line(f"b{number}[0].watched = ({watched})")
             if part.segment.rebuilt_targets:
-                names = [self._target(one) for one in part.segment.rebuilt_targets]
+                names = [self._write_gradient_target(one) for one in part.segment.rebuilt_targets]
                 native = _tuple([f"(weakly({n}), {n}._version)" for n in names])
                 self.writer.line(f"b{number}[0].native = {native}")
             if part.needs_history:
@@ -567,7 +576,7 @@ class _WrapperSource:
                 self.writer.line(f"b{number}[0].resident = packed([{', '.join(resident)}])")
 
 
-def _is_asked(part: SegmentPlan, written: Collection[int], plan: Plan) -> bool:
+def _is_node_asked_by_wrapper(part: SegmentPlan, written: Collection[int], plan: Plan) -> bool:
     """Whether the call asks the node of a part for something, or gives it more than it is made of."""
     given = (
         part.segment.shared

@@ -76,12 +76,12 @@ class SourceWriter:
         if value is None or type(value) in (bool, int, str):  # and no subclass, which prints otherwise
             return repr(value)
         if has_symbols(value):
-            return self._computed(value)
+            return self._computed_source(value)
         if type(value) is float and value == value and abs(value) != float("inf"):
             return repr(value)
         return self.name("constant", value)
 
-    def _computed(self, value: Any) -> str:
+    def _computed_source(self, value: Any) -> str:
         """Something that follows from numbers of the call."""
         if isinstance(value, Geometry):
             size, stride, offset = map(self.literal, value[:3])
@@ -126,7 +126,7 @@ def as_strided(writer: SourceWriter, source: str, where: Geometry) -> str:
     return f"{source}.as_strided({size}, {stride}, {writer.literal(where.offset)})"
 
 
-def rebuild_subclass(
+def write_subclass(
     writer: SourceWriter, meta: SubclassCreationMeta, plain: Sequence[str], shared: Sequence[str] = ()
 ) -> str:
     """A wrapper subclass, made of tensors with these names."""
@@ -137,7 +137,7 @@ def rebuild_subclass(
         elif isinstance(part, SharedTensorMeta):
             source = shared[part.number]
         else:
-            source = rebuild_subclass(writer, part, plain, shared)
+            source = write_subclass(writer, part, plain, shared)
         names.append(f"{name!r}: {source}")
     names += [f"{name!r}: {writer.name('opaque', value)}" for name, value in meta.opaque]
     inner = ", ".join(names)
@@ -149,13 +149,13 @@ def rebuild_subclass(
     return f"{make}({{{inner}}}, {writer.literal(meta.context)}, torch.Size({size}), {stride})"
 
 
-def part_names(meta: SubclassCreationMeta, name: str) -> list[str]:
+def write_gradient_parts(meta: SubclassCreationMeta, name: str) -> list[str]:
     """The tensors that the gradient `name` is made of, a wrapper subclass."""
     found: list[str] = []
     for part_name, part in meta.parts:
         one = attribute(name, (part_name,))
         if isinstance(part, SubclassCreationMeta):
-            found += part_names(part, one)
+            found += write_gradient_parts(part, one)
         elif isinstance(part, PlainTensorMeta):
             found.append(one)
     return found

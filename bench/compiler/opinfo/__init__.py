@@ -42,9 +42,9 @@ def measure(options: argparse.Namespace) -> Sequence[Table]:
     # Loading the databases takes seconds, which other commands need not pay for.
     from bench.compiler.opinfo.cases import MODULES, OPERATORS, variants
     from bench.compiler.opinfo.sweep import sweep
-    from fuzz.targets.catalog import usable
+    from fuzz.targets.catalog import usable_targets
 
-    targets = [one.name for one in usable(options.target or ["aot", "torch-aot-function"])]
+    targets = [one.name for one in usable_targets(options.target or ["aot", "torch-aot-function"])]
     work = [
         (name, variant)
         for name in (*OPERATORS, *MODULES)

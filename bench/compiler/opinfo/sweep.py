@@ -16,7 +16,7 @@ from typing import Any
 from bench.compiler.opinfo.cases import Case, cases
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Death, Job
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 from oracles import Observation, Outcome, judge, observe
 
@@ -77,7 +77,7 @@ def _judge(case: Case, target: Target, eager: Observation) -> tuple[str, str]:
 
 def handle(item: dict[str, Any]) -> list[dict[str, Any]]:
     """A worker's side: all cases of one operator or module in one variant, under all targets."""
-    targets = [find(name) for name in item["targets"]]
+    targets = [find_target(name) for name in item["targets"]]
     for target in targets:
         target.prepare()
     results = []

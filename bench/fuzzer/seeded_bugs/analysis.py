@@ -45,7 +45,7 @@ FAULTS = (
     _fault(
         name="what nothing shows is not written back",
         module="aot.analysis.input_mutations",
-        find="late.append(self._beyond(state, where, target))",
+        find="late.append(self._write_beyond_inputs(state, where, target))",
         replace="pass",
         clauses=("input-data", "values", "aliasing"),
         wrong="Elements of a storage that a function reaches by `as_strided` keep their old numbers.",

@@ -168,8 +168,8 @@ FAULTS = (
     _fault(
         name="shapes are remembered without keyword arguments",
         module="aot.graph.shape_inference",
-        find="        if kwargs:\n            key = self._key(",
-        replace="        if False:\n            key = self._key(",
+        find="        if kwargs:\n            key = self._inference_key(",
+        replace="        if False:\n            key = self._inference_key(",
         clauses=("values", "strides", "errors"),
         wrong="An operation called with another `dtype=` is taken to return what it returned before.",
     ),

@@ -80,7 +80,9 @@ FAULTS = (
     _fault(
         name="nothing is freed",
         module="aot.joint.trace_backward",
-        find="frees, idle = frees_something(recorder, graph, engine, len(segments), (*arguments, *roots))",
+        find=(
+            "frees, idle = frees_saved_tensors(recorder, graph, engine, len(segments), (*arguments, *roots))"
+        ),
         replace="frees = idle = False",
         clauses=("errors",),
         wrong="A second backward, which raises in eager, works.",
@@ -88,8 +90,14 @@ FAULTS = (
     _fault(
         name="second derivatives stop at arguments beside",
         module="aot.runtime.codegen.wrapper",
-        find="edges += [self._edge(target, self._target(target)) for target in segment.second_order_targets]",
-        replace='edges += [f"{self._edge(t, self._target(t))}.detach().requires_grad_()" '
+        find=(
+            "edges += [\n"
+            "            self._write_edge_tensor(target, self._write_gradient_target(target))\n"
+            "            for target in segment.second_order_targets\n"
+            "        ]"
+        ),
+        replace='edges += [f"{self._write_edge_tensor(t, self._write_gradient_target(t))}'
+        '.detach().requires_grad_()" '
         "for t in segment.second_order_targets]",
         clauses=("double-backward", "errors"),
         wrong="What an in-place operation on a view reads gets no second derivative.",
@@ -121,7 +129,7 @@ FAULTS = (
     _fault(
         name="what a written view's node keeps is not asked",
         module="aot.joint.saved_tensors",
-        find="in _found_out(recorder, node, unknown, recorded.wrapped.get(node)):",
+        find="in _saved_tensors_by_trial(recorder, node, unknown, recorded.wrapped.get(node)):",
         replace="in ():",
         clauses=_NOTICED,
         wrong="A write to what an in-place operation on a view has read goes unnoticed.",

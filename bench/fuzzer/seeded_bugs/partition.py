@@ -13,7 +13,7 @@ FAULTS = (
     _fault(
         name="a sum with a missing term is missing",
         module="aot.partition.segment_split",
-        find="copies[node] = None if left is None else _laid_as(graph, node, *left)",
+        find="copies[node] = None if left is None else _sum_remainder_laid_as(graph, node, *left)",
         replace="copies[node] = None",
         clauses=_GRADIENTS,
         wrong="A backward from some of the results gives None in place of what they contribute.",

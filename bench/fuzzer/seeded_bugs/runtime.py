@@ -82,8 +82,8 @@ FAULTS = (
     _fault(
         name="targets are kept with their memory",
         module="aot.runtime.codegen.wrapper",
-        find='        return f"passing({name})"\n\n    def _storage',
-        replace="        return name\n\n    def _storage",
+        find='        return f"passing({name})"\n\n    def _write_storage_effects',
+        replace="        return name\n\n    def _write_storage_effects",
         clauses=("lifetime",),
         wrong="As long as a result lives, so does the memory of arguments that only a gradient goes to.",
     ),

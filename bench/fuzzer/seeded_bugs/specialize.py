@@ -102,7 +102,7 @@ FAULTS = (
     _fault(
         name="the key forgets Python numbers",
         module="aot.specialize.call",
-        find="key.append(_constant_key(position, leaf))",
+        find="key.append(_constant_argument_key(position, leaf))",
         replace="key.append(None)",
         clauses=_REPEAT,
         wrong="A later call with another number is computed with the number of the first.",

@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from fuzz.campaign.configuration import Configuration, fingerprint, versions
-from fuzz.campaign.devices import gpus, workers
+from fuzz.campaign.configuration import Configuration, campaign_versions, generator_fingerprint
+from fuzz.campaign.devices import gpu_names, workers
 from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job, WorkerStatus
@@ -73,8 +73,8 @@ class Node:
             configuration.device,
             jobs_on_node,
             configuration.memory,
-            versions()["torch"],
-            fingerprint(configuration),
+            campaign_versions()["torch"],
+            generator_fingerprint(configuration),
         )
 
 
@@ -138,7 +138,7 @@ class Cluster:
             self._count += 1
             lease = _Lease(self._count, job, time.monotonic())
             self._leases[lease.number] = lease
-        self._issue(lease)
+        self._send_lease(lease)
 
     def wake(self) -> None:
         """Make a `wait` in another thread return."""
@@ -150,13 +150,13 @@ class Cluster:
         Raises PoolError if a node is unfit, WorkersLost if the scheduler is gone.
         """
         self._require_scheduler()
-        self._reissue()
+        self._send_late_leases_again()
         events: list[Event] = []
         try:
             heard = self._heard.get(timeout=timeout)
             while True:
                 if heard is not None:
-                    events += self._understand(*heard)
+                    events += self._read_node_answer(*heard)
                 heard = self._heard.get_nowait()
         except queue.Empty:
             return events
@@ -244,7 +244,7 @@ class Cluster:
         found: dict[str, Any] = self._client.scheduler_info(n_workers=-1).get("workers", {})
         return found
 
-    def _issue(self, lease: _Lease) -> None:
+    def _send_lease(self, lease: _Lease) -> None:
         """Send a lease, for the first time or again."""
         lease.attempts += 1
         lease.since = time.monotonic()
@@ -254,7 +254,7 @@ class Cluster:
         )
         try:
             future = self._client.submit(
-                work,
+                run_lease_on_node,
                 text,
                 key=f"aotfuzz-{self._client.id}-{lease.number}-{lease.attempts}",
                 pure=False,
@@ -269,7 +269,7 @@ class Cluster:
         lease.futures = (*lease.futures, future)
         future.add_done_callback(lambda done: self._heard.put((lease.number, done)))
 
-    def _reissue(self) -> None:
+    def _send_late_leases_again(self) -> None:
         """Send leases again that have not come back in time: their node may be frozen or cut off."""
         now = time.monotonic()
         with self._lock:
@@ -279,9 +279,9 @@ class Cluster:
                 if now - lease.since > self._patience + lease.job.limit and lease.attempts < ATTEMPTS
             ]
         for lease in late:
-            self._issue(lease)
+            self._send_lease(lease)
 
-    def _understand(self, number: int, future: Any) -> list[Event]:
+    def _read_node_answer(self, number: int, future: Any) -> list[Event]:
         with self._lock:
             lease = self._leases.get(number)
         if lease is None or future.status == "cancelled":
@@ -291,7 +291,7 @@ class Cluster:
             answer = json.loads(future.result())
         except Exception as error:
             if lease.attempts < ATTEMPTS:
-                self._issue(lease)
+                self._send_lease(lease)
                 return []
             text = f"no node answered this lease in {ATTEMPTS} attempts; at last: {error!r}"
             events: list[Event] = [Failure(lease.job, place, text) for place in range(len(lease.job.items))]
@@ -317,13 +317,13 @@ _pools: dict[Node, Pool] = {}
 _one_at_a_time = threading.Lock()
 
 
-def work(text: str) -> str:
+def run_lease_on_node(text: str) -> str:
     """Run a lease in this node's pool: what the driver's `Cluster` sends, and what it understands."""
     lease = json.loads(text)
     node = Node(**{**lease["node"], "targets": tuple(lease["node"]["targets"])})
     with _one_at_a_time:
         if node not in _pools:
-            unfit = _unfit(node)
+            unfit = _why_node_is_unfit(node)
             if unfit:
                 return json.dumps({"unfit": unfit})
             while _pools:
@@ -333,10 +333,10 @@ def work(text: str) -> str:
                 jobs=node.jobs or workers(node.device),
                 memory=node.memory,
                 warm=node.targets,
-                gpus=gpus(node.device),
+                gpus=gpu_names(node.device),
             )
         try:
-            events = _run(_pools[node], node.jobs or workers(node.device), lease)
+            events = _run_items_on_node(_pools[node], node.jobs or workers(node.device), lease)
         except BaseException:
             _pools.pop(node).close()
             raise
@@ -350,7 +350,7 @@ def leave() -> None:
             _pools.popitem()[1].close()
 
 
-def _run(pool: Pool, share: int, lease: dict[str, Any]) -> list[dict[str, Any]]:
+def _run_items_on_node(pool: Pool, share: int, lease: dict[str, Any]) -> list[dict[str, Any]]:
     """The items of a lease, spread over the workers of the node."""
     items = lease["items"]
     parts = [range(first, len(items), share) for first in range(min(share, len(items)))]
@@ -368,12 +368,12 @@ def _plain(event: Event) -> dict[str, Any]:
     return {"event": names[type(event)], "position": place, **found}
 
 
-def _unfit(node: Node) -> str:
+def _why_node_is_unfit(node: Node) -> str:
     """Why this machine cannot run the campaign's leases; "" if it can."""
-    here = versions()["torch"]
+    here = campaign_versions()["torch"]
     if here != node.torch:
         return f"a node has torch {here}, the campaign is run with {node.torch}; give all the same"
-    made = fingerprint(
+    made = generator_fingerprint(
         replace(
             Configuration(node.targets),
             seed=node.seed,

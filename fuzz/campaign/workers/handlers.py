@@ -7,7 +7,7 @@ Items and answers are plain data, so that they cross a pipe as JSON:
     {"kind": "script", "text": "import torch..."}
 
 The first is answered by `Result.to_json` and the program's `traits`, the second by `Result.to_json`, the
-last by `repro_trial.run`. Where a target has broken its process, the answer is the worker's `Last`;
+last by `repro_trial.run_repro`. Where a target has broken its process, the answer is the worker's `Last`;
 after a script it always is: nobody has looked whether its target did, nor is anything of it taken back.
 """
 
@@ -22,17 +22,17 @@ from fuzz.choices import SeededChoices
 from fuzz.errors import TargetError
 from fuzz.execute.call import Result
 from fuzz.execute.case import execute
-from fuzz.execute.garbage import sweep
+from fuzz.execute.garbage import sweep_garbage
 from fuzz.features.traits import traits
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import on_device
 from fuzz.program.decode import Program, from_json, to_json
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 from oracles.object_names import message_of
 
-HANDLER = "fuzz.campaign.workers.handlers:handle"
+HANDLER = "fuzz.campaign.workers.handlers:handle_item"
 
 
 def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program:
@@ -65,7 +65,7 @@ def script_item(text: str) -> dict[str, Any]:
     return {"kind": "script", "text": text}
 
 
-def handle(item: dict[str, Any]) -> Any:
+def handle_item(item: dict[str, Any]) -> Any:
     """Do one item. An exception from here is a mistake in the fuzzer."""
     match item["kind"]:
         case "case":
@@ -74,7 +74,7 @@ def handle(item: dict[str, Any]) -> Any:
         case "program":
             return _answer(_executed(from_json(item["program"]), item["target"]))
         case "script":
-            return Last(repro_trial.run(item["text"]))
+            return Last(repro_trial.run_repro(item["text"]))
         case kind:
             raise ValueError(f"no item of kind {kind!r}")
 
@@ -82,7 +82,7 @@ def handle(item: dict[str, Any]) -> Any:
 def _executed(given: Program, target: str) -> Result:
     result = execute(given, _target(target))
     if result.intact:
-        sweep()
+        sweep_garbage()
     return result
 
 
@@ -93,16 +93,16 @@ def _answer(result: Result, **more: Any) -> Any:
 
 def _target(name: str) -> Target:
     """The target, made ready together with its controls."""
-    target = _prepared(name)
+    target = _prepared_target(name)
     for control in target.controls:
-        _prepared(control)
+        _prepared_target(control)
     return target
 
 
 @cache
-def _prepared(name: str) -> Target:
+def _prepared_target(name: str) -> Target:
     """The target, made ready once in each process."""
-    target = find(name)
+    target = find_target(name)
     try:
         target.prepare()
     except Exception as error:

@@ -4,7 +4,7 @@ Work comes as jobs: leases of a few items each, answered one by one over the wor
 dies, the first item of its lease without an answer is the one to blame; that item gets a `Death`, the rest of
 the lease is issued again. So every item of every job gets exactly one event, whatever happens.
 
-    with Pool("fuzz.campaign.workers.handlers:handle", jobs=2) as pool:
+    with Pool("fuzz.campaign.workers.handlers:handle_item", jobs=2) as pool:
         pool.submit(Job(items=({"kind": "case", ...},), limit=30.0))
         for event in pool.wait(timeout=1.0): ...
 
@@ -88,7 +88,7 @@ class Pool:
         try:
             processes.start_server(self._context, warm, gpus=bool(gpus))
             for place in range(jobs):
-                self._workers.append(self._start(place))
+                self._workers.append(self._start_worker(place))
         except BaseException:
             self.close()
             raise
@@ -148,7 +148,7 @@ class Pool:
 
     def wait(self, timeout: float) -> list[Event]:
         """Hand out queued jobs, then the events that came within `timeout` seconds (perhaps none)."""
-        self._dispatch()
+        self._dispatch_jobs()
         now = time.monotonic()
         deadlines = [moment for one in self._workers if (moment := one.deadline()) is not None]
         pause = max(0.0, min([timeout, *(moment - now for moment in deadlines)]))
@@ -162,9 +162,9 @@ class Pool:
                 pass
         events: list[Event] = []
         for one in dict.fromkeys(sources[source] for source in heard if source in sources):
-            events.extend(self._listen(one))
-        events.extend(self._enforce())
-        self._dispatch()
+            events.extend(self._receive_from_worker(one))
+        events.extend(self._enforce_time_limits())
+        self._dispatch_jobs()
         return events
 
     def run(self, jobs: list[Job]) -> Iterator[Event]:
@@ -210,7 +210,7 @@ class Pool:
                 return self._urgent.popleft()
             return self._normal.popleft() if self._normal else None
 
-    def _dispatch(self) -> None:
+    def _dispatch_jobs(self) -> None:
         for one in list(self._workers):
             if not one.idle:
                 continue
@@ -220,25 +220,25 @@ class Pool:
             job, position = taken
             if one.served and (job.fresh or one.served >= self._recycle):
                 one = self._replace(one)
-            one.hand(job, position)
+            one.hand_lease(job, position)
 
-    def _listen(self, one: Process) -> list[Event]:
+    def _receive_from_worker(self, one: Process) -> list[Event]:
         """Everything a worker has said; then, if it is gone, its death."""
         events: list[Event] = []
         try:
             while one.connection.poll():
                 kind, value, resident = json.loads(one.connection.recv_bytes())
-                events.extend(self._understand(one, kind, value, resident))
+                events.extend(self._read_worker_message(one, kind, value, resident))
                 if kind in ("last", "failure"):
                     self._retire(one)
                     return events
         except (EOFError, OSError, ValueError):
-            return [*events, *self._bury(one)]
+            return [*events, *self._replace_dead_worker(one)]
         if not one.process.is_alive() and not one.connection.poll():
-            events.extend(self._bury(one))
+            events.extend(self._replace_dead_worker(one))
         return events
 
-    def _understand(self, one: Process, kind: str, value: Any, resident: int) -> list[Event]:
+    def _read_worker_message(self, one: Process, kind: str, value: Any, resident: int) -> list[Event]:
         if kind == "broken":
             raise PoolError(f"a worker cannot start:\n{value}")
         if kind == "ready":
@@ -250,7 +250,7 @@ class Pool:
         if job is None:
             raise ValueError("a worker without a job answered")
         seconds = self._account(one)
-        one.answered()
+        one.note_answered_item()
         if kind == "failure":
             return [Failure(job, position, str(value))]
         return [Answer(job, position, value, seconds, resident)]
@@ -262,7 +262,7 @@ class Pool:
             self._seconds[one.job.urgent] += seconds
         return seconds
 
-    def _enforce(self) -> list[Event]:
+    def _enforce_time_limits(self) -> list[Event]:
         """Ask workers that are over their time for a stack; kill those that were asked already."""
         events: list[Event] = []
         now = time.monotonic()
@@ -273,10 +273,10 @@ class Pool:
             if one.dumping is None and one.ready:
                 one.dump(now)
             else:
-                events.extend(self._bury(one))
+                events.extend(self._replace_dead_worker(one))
         return events
 
-    def _bury(self, one: Process) -> list[Event]:
+    def _replace_dead_worker(self, one: Process) -> list[Event]:
         """Replace a worker that is dead, mute or over its time, and blame the item that it was at."""
         status = one.kill(patience=0.0 if one.dumping is not None else EXIT_SECONDS)
         # Where the server is gone, nobody knows how its children end; 255 is what they are said to end with.
@@ -290,13 +290,13 @@ class Pool:
             if self._failed_starts >= START_ATTEMPTS or mute:
                 raise PoolError(
                     "no worker can be started: one after the other ended before it was ready "
-                    f"({processes.cause(status)}); last output:\n{processes.tail(one.output)}"
+                    f"({processes.exit_cause(status)}); last output:\n{processes.tail(one.output)}"
                 )
             if job is not None:
                 self._enqueue(job, position, front=True)
         elif job is not None:
             late = one.dumping is not None or status == -signal.SIGALRM
-            cause = f"over the time limit of {job.limit:g} s" if late else processes.cause(status)
+            cause = f"over the time limit of {job.limit:g} s" if late else processes.exit_cause(status)
             kind: Literal["crash", "timeout"] = "timeout" if late else "crash"
             stack, output = processes.tail(one.stack), processes.tail(one.output, 1000)
             events.append(Death(job, position, kind, cause, stack, output, self._account(one)))
@@ -320,10 +320,10 @@ class Pool:
         for file in (one.stack, one.output):
             file.unlink(missing_ok=True)
         place = self._workers.index(one)
-        self._workers[place] = self._start(place)
+        self._workers[place] = self._start_worker(place)
         return self._workers[place]
 
-    def _start(self, place: int) -> Process:
+    def _start_worker(self, place: int) -> Process:
         self._started += 1
         stack, output = (self._files / f"{self._started}.{kind}" for kind in ("stack", "output"))
         path = tuple(str(self._folder) if entry == "" else entry for entry in sys.path)
@@ -336,4 +336,4 @@ class Pool:
             output=str(output),
             gpu=self._gpus[place % len(self._gpus)] if self._gpus else "",
         )
-        return processes.start(self._context, setup)
+        return processes.start_process(self._context, setup)

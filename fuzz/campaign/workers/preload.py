@@ -37,7 +37,7 @@ def _without_monitor_thread() -> None:
     tqdm.tqdm.monitor_interval = 0
 
 
-def _warm() -> bool:
+def _warm_up_fork_server() -> bool:
     torch.set_num_threads(1)
     _without_monitor_thread()
     for stage in STAGES:
@@ -57,4 +57,4 @@ def _warm() -> bool:
     return True
 
 
-WARM = _warm()
+WARM = _warm_up_fork_server()

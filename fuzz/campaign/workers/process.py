@@ -74,7 +74,7 @@ class Process:
             return self.since + START_SECONDS
         return None if self.job is None else self.since + self.job.limit
 
-    def hand(self, job: Job, position: int) -> None:
+    def hand_lease(self, job: Job, position: int) -> None:
         """Send a lease from an item on; a worker that is still starting finds it in its pipe."""
         self.job, self.position = job, position
         if self.ready:
@@ -90,7 +90,7 @@ class Process:
         with contextlib.suppress(OSError):
             os.kill(self.process.pid, signal.SIGUSR1)
 
-    def answered(self) -> None:
+    def note_answered_item(self) -> None:
         """Take note that it has answered the item that it was at."""
         self.served += 1
         self.position += 1
@@ -122,7 +122,7 @@ class Process:
         return status
 
 
-def start(context: multiprocessing.context.ForkServerContext, setup: worker.Setup) -> Process:
+def start_process(context: multiprocessing.context.ForkServerContext, setup: worker.Setup) -> Process:
     """Fork a worker; PoolError if the server cannot be had, WorkersLost if it was there and is gone."""
     require_server()
     parent, child = context.Pipe()
@@ -184,7 +184,7 @@ def require_server(patience: float = 0.0) -> None:
     """
     end = time.monotonic() + patience
     while _server and (pid := _server[-1]) is not None:
-        died = "ended" if _running_server() != pid else _how_it_died(pid)
+        died = "ended" if _running_server() != pid else _how_process_died(pid)
         if died:
             raise WorkersLost(f"the fork server, which workers come from, has died ({died})")
         if time.monotonic() >= end:
@@ -192,7 +192,7 @@ def require_server(patience: float = 0.0) -> None:
         time.sleep(0.01)
 
 
-def _how_it_died(pid: int) -> str:
+def _how_process_died(pid: int) -> str:
     """How a child of this process has ended, whom nobody has waited for; "" if it runs."""
     try:
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -200,13 +200,13 @@ def _how_it_died(pid: int) -> str:
         return "ended"
     if found is None:
         return ""
-    return cause(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
+    return exit_cause(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
 
 
-def cause(status: int | None) -> str:
+def exit_cause(status: int | None) -> str:
     """An exit status in words.
 
-    >>> cause(-11), cause(3)
+    >>> exit_cause(-11), exit_cause(3)
     ('killed by SIGSEGV', 'exited with status 3')
     """
     if status is None:

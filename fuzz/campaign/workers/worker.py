@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fuzz.campaign.memory_gauge import resident
+from fuzz.campaign.memory_gauge import resident_memory
 
 PRELOAD = "fuzz.campaign.workers.preload"
 # The environment variable with the names of the targets that the fork server warms.
@@ -71,7 +71,7 @@ def serve(connection: Connection, setup: Setup) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:
-        handler = _prepare(setup)
+        handler = _prepare_worker(setup)
     except Exception:
         connection.send_bytes(_message("broken", traceback.format_exc()))
         return
@@ -80,13 +80,13 @@ def serve(connection: Connection, setup: Setup) -> None:
     try:
         while True:
             lease = json.loads(connection.recv_bytes())
-            _answer(connection, handler, lease["items"], lease["limit"], own)
+            _answer_item(connection, handler, lease["items"], lease["limit"], own)
     except (EOFError, OSError):
         # The campaign is over. Interpreter shutdown would run the exit hooks of whatever was under test.
         os._exit(0)
 
 
-def _prepare(setup: Setup) -> Handler:
+def _prepare_worker(setup: Setup) -> Handler:
     if not getattr(sys.modules.get(PRELOAD), "WARM", False):
         raise RuntimeError(
             f"the fork server has not loaded {PRELOAD}: install the package (pip install -e . or a wheel), "
@@ -128,7 +128,7 @@ def _check_autograd() -> None:
         raise RuntimeError(f"autograd does not work in processes forked from {PRELOAD}: {error}") from error
 
 
-def _answer(connection: Connection, handler: Handler, items: list[Any], limit: float, own: int) -> None:
+def _answer_item(connection: Connection, handler: Handler, items: list[Any], limit: float, own: int) -> None:
     for item in items:
         signal.alarm(math.ceil(limit) + ALARM_GRACE)
         try:
@@ -154,4 +154,4 @@ def _answer(connection: Connection, handler: Handler, items: list[Any], limit: f
 
 def _message(kind: str, value: Any) -> bytes:
     # Halves of surrogate pairs go no further: neither the campaign's file nor a page takes them.
-    return json.dumps([kind, value, resident()], ensure_ascii=False).encode("utf-8", "replace")
+    return json.dumps([kind, value, resident_memory()], ensure_ascii=False).encode("utf-8", "replace")

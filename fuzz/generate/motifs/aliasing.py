@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from fuzz.generate.motifs.helpers import (
     WRITES,
-    append,
-    append_region,
+    append_motif_region,
+    append_motif_statement,
     in_argument_memory,
     is_followed,
     same_dtype_and_size,
@@ -37,9 +37,9 @@ def write_and_lay_out_anew(builder: ProgramBuilder) -> None:
         if what == "write":
             write(builder, name, _ONTO)
         elif what == "noticed":
-            _turn(builder, name, choices.pick(_TURNS))
+            _turn_view_dimensions(builder, name, choices.pick(_TURNS))
         else:
-            append_region(builder, "no_grad", lambda: _swap(builder, name))
+            append_motif_region(builder, "no_grad", lambda: _swap(builder, name))
 
 
 _ORDERS = (
@@ -53,15 +53,15 @@ _ORDERS = (
 )
 
 
-def _turn(builder: ProgramBuilder, name: str, operator: str) -> None:
+def _turn_view_dimensions(builder: ProgramBuilder, name: str, operator: str) -> None:
     rank = len(builder.state.meta(name).size)
     if operator == "t_":
-        append(builder, operator, (name,))
+        append_motif_statement(builder, operator, (name,))
     elif operator == "unsqueeze_":
-        append(builder, operator, (name,), dim=builder.choices.integer(0, rank))
+        append_motif_statement(builder, operator, (name,), dim=builder.choices.integer(0, rank))
     elif rank > 1:
         first = builder.choices.integer(0, rank - 2)
-        append(builder, operator, (name,), dim0=first, dim1=first + 1)
+        append_motif_statement(builder, operator, (name,), dim0=first, dim1=first + 1)
 
 
 def _swap(builder: ProgramBuilder, name: str) -> None:
@@ -70,7 +70,7 @@ def _swap(builder: ProgramBuilder, name: str) -> None:
     pairs = [(i, j) for j in range(len(size)) for i in range(j) if size[i] == size[j] > 1]
     if pairs:
         dim0, dim1 = builder.choices.pick(pairs)
-        append(builder, "transpose_", (name,), dim0=dim0, dim1=dim1)
+        append_motif_statement(builder, "transpose_", (name,), dim0=dim0, dim1=dim1)
 
 
 def write_through_views(builder: ProgramBuilder) -> None:
@@ -92,11 +92,11 @@ def write_through_views(builder: ProgramBuilder) -> None:
 
 _View = Callable[[ProgramBuilder, str, int, Sequence[int]], "str | None"]
 _VIEWS: tuple[_View, ...] = (
-    lambda b, n, rank, order: append(b, "permute", (n,), dims=tuple(order)),
-    lambda b, n, rank, order: append(b, "transpose", (n,), dim0=0, dim1=rank - 1),
-    lambda b, n, rank, order: append(b, "slice", (n,), dim=0, start=0, end=4, step=2),
-    lambda b, n, rank, order: append(b, "unsqueeze", (n,), dim=0),
-    lambda b, n, rank, order: append(b, "select", (n,), dim=rank - 1, index=0),
+    lambda b, n, rank, order: append_motif_statement(b, "permute", (n,), dims=tuple(order)),
+    lambda b, n, rank, order: append_motif_statement(b, "transpose", (n,), dim0=0, dim1=rank - 1),
+    lambda b, n, rank, order: append_motif_statement(b, "slice", (n,), dim=0, start=0, end=4, step=2),
+    lambda b, n, rank, order: append_motif_statement(b, "unsqueeze", (n,), dim=0),
+    lambda b, n, rank, order: append_motif_statement(b, "select", (n,), dim=rank - 1, index=0),
 )
 
 
@@ -110,11 +110,15 @@ def write_between_elements(builder: ProgramBuilder) -> None:
     assert meta.stride is not None
     span = 1 + sum((n - 1) * step for n, step in zip(meta.size, meta.stride, strict=True))
     if builder.choices.chance(0.5):
-        if append(builder, "as_strided", (name,), size=(span,), stride=(1,), offset=meta.offset):
+        if append_motif_statement(
+            builder, "as_strided", (name,), size=(span,), stride=(1,), offset=meta.offset
+        ):
             write(builder, name, _ONTO)
         return
     write(builder, name, ("mul_number_", "add_number_"))
-    view = append(builder, "as_strided", (name,), size=(span,), stride=(1,), offset=meta.offset)
+    view = append_motif_statement(
+        builder, "as_strided", (name,), size=(span,), stride=(1,), offset=meta.offset
+    )
     if view:
         write(builder, view, ("mul_number_", "sin_", "add_number_", "exp_", "tanh_", "sigmoid_"))
         builder.used.discard(view)  # so that it is a result
@@ -137,8 +141,8 @@ def grow_over_neighbour(builder: ProgramBuilder) -> None:
         return
     name, length = builder.choices.pick(pairs)
     write(builder, name, ("mul_number_", "add_number_"))
-    if append(builder, "resize_", (name,), size=(length,)) is not None:
-        append(builder, "mul_number", (name,))
+    if append_motif_statement(builder, "resize_", (name,), size=(length,)) is not None:
+        append_motif_statement(builder, "mul_number", (name,))
 
 
 def write_cycled_cube(builder: ProgramBuilder) -> None:
@@ -152,10 +156,10 @@ def write_cycled_cube(builder: ProgramBuilder) -> None:
         return
     name: str | None = choices.pick(cubes or rows)
     if not cubes:
-        name = append(builder, "slice", (str(name),), dim=0, start=0, end=8, step=1)
-        name = name and append(builder, "view", (name,), size=(2, 2, 2))
+        name = append_motif_statement(builder, "slice", (str(name),), dim=0, start=0, end=8, step=1)
+        name = name and append_motif_statement(builder, "view", (name,), size=(2, 2, 2))
     for _ in range(2):
-        name = name and append(builder, "permute", (name,), dims=(1, 2, 0))
+        name = name and append_motif_statement(builder, "permute", (name,), dims=(1, 2, 0))
     if name:
         write(builder, name, _ANEW)
 
@@ -172,10 +176,10 @@ def write_reread_numbers(builder: ProgramBuilder) -> None:
     if not ways:
         return
     name, way, attributes = builder.choices.pick(ways)
-    view = append(builder, way, (name,), **attributes)
+    view = append_motif_statement(builder, way, (name,), **attributes)
     if view:
         last = len(builder.state.meta(view).size) - 1
-        view = append(builder, "transpose", (view,), dim0=0, dim1=last)
+        view = append_motif_statement(builder, "transpose", (view,), dim0=0, dim1=last)
     if view:
         write(builder, view, _ANEW)
 
@@ -192,7 +196,7 @@ def write_empty_view(builder: ProgramBuilder) -> None:
     size = builder.state.meta(name).size
     dim = choices.integer(0, len(size) - 1)
     start = choices.integer(0, size[dim])
-    view = append(builder, "slice", (name,), dim=dim, start=start, end=start, step=1)
+    view = append_motif_statement(builder, "slice", (name,), dim=dim, start=start, end=start, step=1)
     if view:
         write(builder, view, WRITES)
 
@@ -209,7 +213,11 @@ def fill_empty_argument(builder: ProgramBuilder) -> None:
     if others:
         first = builder.choices.pick(others)
         second = builder.choices.pick(same_dtype_and_size(builder, first, others))
-        append_region(builder, "no_grad", lambda: append(builder, "mul_resized_out", (name, first, second)))
+        append_motif_region(
+            builder,
+            "no_grad",
+            lambda: append_motif_statement(builder, "mul_resized_out", (name, first, second)),
+        )
 
 
 def multiply_conjugates(builder: ProgramBuilder) -> None:
@@ -219,9 +227,9 @@ def multiply_conjugates(builder: ProgramBuilder) -> None:
         return
     first = builder.choices.pick(names)
     second = builder.choices.pick(same_dtype_and_size(builder, first, names))
-    made = [append(builder, "conj", (one,)) for one in (first, second)]
+    made = [append_motif_statement(builder, "conj", (one,)) for one in (first, second)]
     if all(made):
-        append(builder, "dot", tuple(map(str, made)))
+        append_motif_statement(builder, "dot", tuple(map(str, made)))
 
 
 def has_equal_lengths(meta: Meta) -> bool:

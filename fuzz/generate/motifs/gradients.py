@@ -5,8 +5,8 @@ from __future__ import annotations
 from fuzz.generate.motifs.helpers import (
     CURVED,
     REAL,
-    append,
-    append_region,
+    append_motif_region,
+    append_motif_statement,
     draw_differentiable,
     is_followed,
     same_dtype_and_size,
@@ -27,12 +27,12 @@ def fork_and_meet(builder: ProgramBuilder) -> None:
         return
     first = choices.pick(names)
     second = first if choices.chance(0.5) else choices.pick(same_dtype_and_size(builder, first, names))
-    made = [append(builder, choices.pick(_UNARY), (one,)) for one in (first, second)]
+    made = [append_motif_statement(builder, choices.pick(_UNARY), (one,)) for one in (first, second)]
     if not all(made):
         return
     pair = tuple(map(str, made))
-    append(builder, choices.pick(_SEVERAL), pair)
-    append(builder, choices.pick(("mul", "add", "sub")), pair)
+    append_motif_statement(builder, choices.pick(_SEVERAL), pair)
+    append_motif_statement(builder, choices.pick(("mul", "add", "sub")), pair)
 
 
 def sum_gradients(builder: ProgramBuilder) -> None:
@@ -42,9 +42,9 @@ def sum_gradients(builder: ProgramBuilder) -> None:
         return
     first = choices.pick(names)
     others = [name for name in same_dtype_and_size(builder, first, names) if name != first]
-    total = append(builder, "add", (first, choices.pick(others))) if others else None
+    total = append_motif_statement(builder, "add", (first, choices.pick(others))) if others else None
     if total:
-        append(builder, choices.pick(CURVED), (total,))
+        append_motif_statement(builder, choices.pick(CURVED), (total,))
 
 
 def multiply_view(builder: ProgramBuilder) -> None:
@@ -56,8 +56,8 @@ def multiply_view(builder: ProgramBuilder) -> None:
     name = choices.pick(names)
     followed = [n for n, t in builder.pool if t.requires_grad and t.memory != state.tensor(name).memory]
     others = same_dtype_and_size(builder, name, followed)
-    if others and append(builder, "mul_", (name, choices.pick(others))) is not None:
-        append(builder, choices.pick(CURVED), (name,))
+    if others and append_motif_statement(builder, "mul_", (name, choices.pick(others))) is not None:
+        append_motif_statement(builder, choices.pick(CURVED), (name,))
 
 
 def detach_beside_write(builder: ProgramBuilder) -> None:
@@ -86,10 +86,13 @@ def detach_beside_write(builder: ProgramBuilder) -> None:
     if not pairs:
         return
     other, factor = choices.pick(pairs)
-    append(builder, "mul_", (other, factor))
-    made = append(builder, "mul_number", (other,)), append(builder, "sum", (name,))
-    if all(made) and append(builder, "add", tuple(map(str, made))):
-        append(builder, "detach_", (name,))
+    append_motif_statement(builder, "mul_", (other, factor))
+    made = (
+        append_motif_statement(builder, "mul_number", (other,)),
+        append_motif_statement(builder, "sum", (name,)),
+    )
+    if all(made) and append_motif_statement(builder, "add", tuple(map(str, made))):
+        append_motif_statement(builder, "detach_", (name,))
 
 
 def join_view_to_history(builder: ProgramBuilder) -> None:
@@ -111,10 +114,10 @@ def join_view_to_history(builder: ProgramBuilder) -> None:
         and t.meta.dtype == view.meta.dtype
         and t.meta.size in ((), view.meta.size)
     ]
-    if not sources or append(builder, "mul_", (name, choices.pick(sources))) is None:
+    if not sources or append_motif_statement(builder, "mul_", (name, choices.pick(sources))) is None:
         return
     for other in [n for n, t in pool if t.memory == view.memory and n != name][:2]:
-        append(builder, "mul_number", (other,))
+        append_motif_statement(builder, "mul_number", (other,))
 
 
 def write_after_view(builder: ProgramBuilder) -> None:
@@ -124,5 +127,7 @@ def write_after_view(builder: ProgramBuilder) -> None:
     ]
     if names:
         name = builder.choices.pick(names)
-        if append(builder, "unsqueeze", (name,), dim=0):
-            append_region(builder, "no_grad", lambda: write(builder, name, ("mul_number_", "add_number_")))
+        if append_motif_statement(builder, "unsqueeze", (name,), dim=0):
+            append_motif_region(
+                builder, "no_grad", lambda: write(builder, name, ("mul_number_", "add_number_"))
+            )

@@ -20,7 +20,7 @@ CURVED = ("sin", "exp", "tanh", "square")  # which have second derivatives
 REAL = ("float32", "float64")
 
 
-def append(
+def append_motif_statement(
     builder: ProgramBuilder, operator: str, operands: tuple[str, ...], **attributes: Constant
 ) -> str | None:
     """Append a statement, with attributes that are drawn where none are given; its first result's name, "" if
@@ -37,11 +37,11 @@ def append(
 
 def write(builder: ProgramBuilder, name: str, operators: Sequence[str]) -> None:
     for _ in range(4):
-        if append(builder, builder.choices.pick(operators), (name,)) is not None:
+        if append_motif_statement(builder, builder.choices.pick(operators), (name,)) is not None:
             return
 
 
-def append_region(builder: ProgramBuilder, mode: str, append: Callable[[], object]) -> None:
+def append_motif_region(builder: ProgramBuilder, mode: str, append: Callable[[], object]) -> None:
     """A region around what is appended."""
     before, outer = len(builder.statements), builder.block
     builder.blocks.append(Region(mode, outer))
@@ -76,7 +76,7 @@ def is_followed(tensor: AbstractTensor) -> bool:
     return tensor.requires_grad and (tensor.base or tensor).grad_fn and tensor.made == "plain"
 
 
-def append_product(builder: ProgramBuilder, name: str) -> str | None:
+def append_motif_product(builder: ProgramBuilder, name: str) -> str | None:
     """Multiply something that requires grad by a tensor that is as large: the product, if there is one."""
     meta = builder.state.meta(name)
     names = [
@@ -87,4 +87,4 @@ def append_product(builder: ProgramBuilder, name: str) -> str | None:
         and len(t.meta.size) <= len(meta.size)
         and all(a in (1, b) for a, b in zip(t.meta.size[::-1], meta.size[::-1], strict=False))
     ]
-    return append(builder, "mul", (builder.choices.pick(names), name)) if names else None
+    return append_motif_statement(builder, "mul", (builder.choices.pick(names), name)) if names else None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fuzz.generate.motifs.helpers import (
     CURVED,
     REAL,
-    append,
-    append_product,
-    append_region,
+    append_motif_product,
+    append_motif_region,
+    append_motif_statement,
     draw_differentiable,
     same_dtype_and_size,
     write,
@@ -28,11 +28,18 @@ def read_piece_twice(builder: ProgramBuilder) -> None:
     if not names:
         return
     name = choices.pick(names)
-    piece = append(builder, "split", (name,), dim=0, length=builder.state.meta(name).size[0] // 2)
-    parts = [append(builder, "mul_number", (piece,), value=value) for value in (2.0, 3.0) if piece]
-    made = [part and append(builder, choices.pick(("sin", "cos", "tanh")), (part,)) for part in parts]
+    piece = append_motif_statement(
+        builder, "split", (name,), dim=0, length=builder.state.meta(name).size[0] // 2
+    )
+    parts = [
+        append_motif_statement(builder, "mul_number", (piece,), value=value) for value in (2.0, 3.0) if piece
+    ]
+    made = [
+        part and append_motif_statement(builder, choices.pick(("sin", "cos", "tanh")), (part,))
+        for part in parts
+    ]
     if made and all(made):
-        append(builder, "add", tuple(map(str, made)))
+        append_motif_statement(builder, "add", tuple(map(str, made)))
 
 
 def draw_in_backward(builder: ProgramBuilder) -> None:
@@ -43,13 +50,13 @@ def draw_in_backward(builder: ProgramBuilder) -> None:
     name = choices.pick(names)
 
     def part() -> None:
-        drawn = append(builder, choices.pick(("rand_like", "randn_like")), (name,))
-        product = drawn and append(builder, "mul", (name, drawn))
+        drawn = append_motif_statement(builder, choices.pick(("rand_like", "randn_like")), (name,))
+        product = drawn and append_motif_statement(builder, "mul", (name, drawn))
         if product:
-            append(builder, choices.pick(CURVED), (product,))
+            append_motif_statement(builder, choices.pick(CURVED), (product,))
 
-    append_region(builder, "checkpoint", part)
-    append(builder, choices.pick(("rand_like", "randn_like")), (name,))
+    append_motif_region(builder, "checkpoint", part)
+    append_motif_statement(builder, choices.pick(("rand_like", "randn_like")), (name,))
 
 
 def save_beside_write(builder: ProgramBuilder) -> None:
@@ -70,9 +77,9 @@ def save_beside_write(builder: ProgramBuilder) -> None:
         return
     written, kept = builder.choices.pick(pairs)
     write(builder, written, ("mul_number_", "add_number_"))
-    real = append(builder, "view_as_real", (kept,))
+    real = append_motif_statement(builder, "view_as_real", (kept,))
     if real:
-        append_product(builder, real)
+        append_motif_product(builder, real)
 
 
 def save_two_aliases(builder: ProgramBuilder) -> None:
@@ -88,11 +95,11 @@ def save_two_aliases(builder: ProgramBuilder) -> None:
         return
     one, other = builder.choices.pick(pairs)
     if builder.state.tensor(one).requires_grad:
-        first = append(builder, "square", (one,))
+        first = append_motif_statement(builder, "square", (one,))
     else:
-        first = append_product(builder, one)
+        first = append_motif_product(builder, one)
     if first:
-        append(builder, "mul", (first, other))
+        append_motif_statement(builder, "mul", (first, other))
 
 
 def recompute_of_written(builder: ProgramBuilder) -> None:
@@ -109,14 +116,19 @@ def recompute_of_written(builder: ProgramBuilder) -> None:
     if len(meta.size) == 1 and meta.size[0] > 3 and meta.stride == (1,) and choices.chance(0.5):
         count = (meta.size[0] + 1) // 2
         size, stride = (count, count), (1, 1)
-        source = append(builder, "as_strided", (name,), size=size, stride=stride, offset=meta.offset) or name
-    made = [append(builder, operator, (source,)) for operator in ("sin", "cos")]
-    product = append_product(builder, str(made[0])) if all(made) else None
-    product = product and append(builder, "mul", (product, str(made[1])))
+        source = (
+            append_motif_statement(
+                builder, "as_strided", (name,), size=size, stride=stride, offset=meta.offset
+            )
+            or name
+        )
+    made = [append_motif_statement(builder, operator, (source,)) for operator in ("sin", "cos")]
+    product = append_motif_product(builder, str(made[0])) if all(made) else None
+    product = product and append_motif_statement(builder, "mul", (product, str(made[1])))
     if product and choices.chance(0.4):  # what is there now is kept as well
         write(builder, name, ("mul_number_",))
         if source == name:
-            append(builder, "mul", (product, name))
+            append_motif_statement(builder, "mul", (product, name))
 
 
 def read_first_in_backward(builder: ProgramBuilder) -> None:
@@ -139,4 +151,4 @@ def read_first_in_backward(builder: ProgramBuilder) -> None:
     followed = same_dtype_and_size(builder, kept, [n for n, t in builder.pool if t.requires_grad])
     if followed:
         write(builder, written, ("mul_number_", "add_number_"))
-        append(builder, "function_later", (choices.pick(followed), kept))
+        append_motif_statement(builder, "function_later", (choices.pick(followed), kept))

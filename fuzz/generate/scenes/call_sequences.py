@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fuzz.choices import Choices
-from fuzz.generate.later_calls import equal_to, move_argument, regroup_views
+from fuzz.generate.later_calls import equal_python_numbers, move_argument, regroup_views
 from fuzz.generate.motifs import gradients
-from fuzz.generate.motifs.helpers import append, append_region, write
+from fuzz.generate.motifs.helpers import append_motif_region, append_motif_statement, write
 from fuzz.generate.profiles import Profile
 from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.generate.scenes.scene import (
@@ -23,7 +23,7 @@ from fuzz.generate.scenes.scene import (
 from fuzz.ir.nodes import Call, Root, Scalar, Storage, View
 
 
-def _of_two_aliases(choices: Choices) -> Given:
+def _scene_of_two_aliases(choices: Choices) -> Given:
     """Three views of two aliases of a root, and something that requires grad."""
     length = choices.integer(1, 3)
     storage = real_storage(choices, (3 * length,))
@@ -41,18 +41,18 @@ def _behind(choices: Choices) -> Given:
     return [storage], [whole_view(0, storage, choices.pick(("view", "view", "no_grad")))]
 
 
-def _unseen(builder: ProgramBuilder) -> None:
+def _scene_of_unseen_write(builder: ProgramBuilder) -> None:
     """A write, or a view, that autograd is not told of, and perhaps a view that it is told of before."""
     choices = builder.choices
     name = choices.pick([n for n, _ in builder.pool])
     if choices.chance(0.7):
-        append(builder, choices.pick(("unsqueeze", "alias", "slice", "select")), (name,))
+        append_motif_statement(builder, choices.pick(("unsqueeze", "alias", "slice", "select")), (name,))
     if choices.chance(0.7):
-        append_region(
+        append_motif_region(
             builder, "no_grad", lambda: write(builder, name, ("mul_number_", "add_number_", "sin_"))
         )
     else:
-        append_region(builder, "no_grad", lambda: append(builder, "unsqueeze", (name,)))
+        append_motif_region(builder, "no_grad", lambda: append_motif_statement(builder, "unsqueeze", (name,)))
     builder.budget = 0  # (What is used after it a compiler may refuse.)
 
 
@@ -76,7 +76,7 @@ def _read_after(builder: ProgramBuilder) -> None:
     first, *others = choices.pick((("a0", "a2"), ("a1", "a2"), ("a2", "a0", "a1")))
     write(builder, first, ("mul_number_", "add_number_", "sin_"))
     for name in others:
-        append(builder, choices.pick(("mul_number", "sin", "neg", "square")), (name,))
+        append_motif_statement(builder, choices.pick(("mul_number", "sin", "neg", "square")), (name,))
 
 
 def _numbered(choices: Choices) -> Given:
@@ -86,14 +86,14 @@ def _numbered(choices: Choices) -> Given:
 
 
 def _with_number(builder: ProgramBuilder) -> None:
-    append(builder, builder.choices.pick(("mul_argument", "add_argument")), ("a0", "a1"))
+    append_motif_statement(builder, builder.choices.pick(("mul_argument", "add_argument")), ("a0", "a1"))
 
 
 def _other_number(choices: Choices, _profile: Profile, call: Call) -> Call:
     """A number that is equal, and of another type or sign."""
     first, given = call.arguments
     assert isinstance(given, Scalar)
-    alike = equal_to(given.value)
+    alike = equal_python_numbers(given.value)
     return replace(call, arguments=(first, Scalar(choices.pick(alike)))) if alike else call
 
 
@@ -105,7 +105,7 @@ def _matrices(choices: Choices) -> Given:
 
 
 def _multiplied(builder: ProgramBuilder) -> None:
-    append(builder, builder.choices.pick(("mm", "matmul")), ("a0", "a1"))
+    append_motif_statement(builder, builder.choices.pick(("mm", "matmul")), ("a0", "a1"))
 
 
 def _cast(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -126,7 +126,7 @@ def _keeping_one(builder: ProgramBuilder) -> None:
     choices = builder.choices
     if choices.chance(0.4):
         write(builder, choices.pick(("a0", "a1")), ("mul_number_", "add_number_"))
-    append(builder, "mul", ("a2", choices.pick(("a0", "a1"))))
+    append_motif_statement(builder, "mul", ("a2", choices.pick(("a0", "a1"))))
 
 
 def _hidden_otherwise(choices: Choices, _profile: Profile, call: Call) -> Call:
@@ -141,7 +141,7 @@ SCENES = (
     Scene(_numbered, _with_number, change=_other_number),
     Scene(_matrices, _multiplied, change=_cast),
     Scene(_aliases, _keeping_one, write_and_differentiate(("a0", "a1")), change=_hidden_otherwise),
-    Scene(_of_two_aliases, gradients.join_view_to_history, change=regroup_views),
-    Scene(_behind, _unseen, change=_let_go),
+    Scene(_scene_of_two_aliases, gradients.join_view_to_history, change=regroup_views),
+    Scene(_behind, _scene_of_unseen_write, change=_let_go),
     Scene(_beside_two, _read_after, change=move_argument),
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fuzz.choices import Choices
 from fuzz.generate.motifs import aliasing, gradients
-from fuzz.generate.motifs.helpers import CURVED, append, write
+from fuzz.generate.motifs.helpers import CURVED, append_motif_statement, write
 from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.generate.scenes.scene import (
     Given,
@@ -36,14 +36,14 @@ def _row(choices: Choices) -> Given:
     return [storage], [Root(0)]
 
 
-def _in_places(builder: ProgramBuilder) -> None:
+def _scene_of_two_written_parts(builder: ProgramBuilder) -> None:
     """Two parts of a tensor are written to, the latter perhaps by what its own derivative reads."""
     choices = builder.choices
     length = builder.state.meta("a0").size[0]
     middle = choices.integer(1, length - 1)
     parts = ((0, middle, ("mul_number_", "sin_")), (middle, length, (*_READ, "mul_number_")))
     for start, end, operators in parts if choices.chance(0.7) else parts[1:]:
-        part = append(builder, "slice", ("a0",), dim=0, start=start, end=end, step=1)
+        part = append_motif_statement(builder, "slice", ("a0",), dim=0, start=start, end=end, step=1)
         if part:
             write(builder, part, operators)
 
@@ -66,13 +66,13 @@ def _pair(choices: Choices) -> Given:
     return [storage, like_storage(storage, choices)], [Root(0), Root(1)]
 
 
-def _linear(builder: ProgramBuilder) -> None:
+def _scene_of_linear_backward(builder: ProgramBuilder) -> None:
     """What keeps nothing that a backward needs, and frees something all the same: a factor, a size."""
     choices, value = builder.choices, "a0"
     for _ in range(choices.integer(1, 2)):
-        value = append(builder, choices.pick(_LINEAR), (value,)) or value
+        value = append_motif_statement(builder, choices.pick(_LINEAR), (value,)) or value
     if choices.chance(0.5):
-        append(builder, choices.pick(("add", "sub")), (value, "a1"))
+        append_motif_statement(builder, choices.pick(("add", "sub")), (value, "a1"))
     builder.budget = 0
 
 
@@ -82,10 +82,10 @@ _LINEAR = (*("mul_number",) * 3, "neg", "sum", "clone", "unsqueeze")
 def _straight_and_curved(builder: ProgramBuilder) -> None:
     """One gradient has a derivative, and one has none."""
     choices = builder.choices
-    one = append(builder, choices.pick(("mul_number", "neg", "sum")), ("a0",))
-    other = append(builder, choices.pick(CURVED), ("a1",))
+    one = append_motif_statement(builder, choices.pick(("mul_number", "neg", "sum")), ("a0",))
+    other = append_motif_statement(builder, choices.pick(CURVED), ("a1",))
     if one and other and choices.chance(0.5):
-        append(builder, choices.pick(("add", "sub")), (other, one))
+        append_motif_statement(builder, choices.pick(("add", "sub")), (other, one))
 
 
 def _view(choices: Choices) -> Given:
@@ -94,7 +94,7 @@ def _view(choices: Choices) -> Given:
     return [storage], [whole_view(0, storage, choices.pick(("view", "no_grad", "multi")))]
 
 
-def _gaps(choices: Choices) -> Given:
+def _scene_of_gapped_history(choices: Choices) -> Given:
     """Every other element of something with a history, and perhaps what lies in between."""
     storage = real_storage(choices, (choices.integer(5, 8),), requires_grad=True, leaf=False)
     count = (storage.size[0] + 1) // 2
@@ -121,15 +121,15 @@ def _both(builder: ProgramBuilder) -> None:
 
 SCENES = (
     Scene(_three, gradients.detach_beside_write),
-    Scene(_row, _in_places, second_derivatives),
+    Scene(_row, _scene_of_two_written_parts, second_derivatives),
     Scene(_cube, aliasing.write_and_lay_out_anew),
     Scene(_cube, aliasing.write_and_lay_out_anew, second_derivatives),
     Scene(_pair, gradients.fork_and_meet, second_derivatives),
-    Scene(_pair, _linear, backward_twice),
-    Scene(_pair, _linear, backward_twice),
+    Scene(_pair, _scene_of_linear_backward, backward_twice),
+    Scene(_pair, _scene_of_linear_backward, backward_twice),
     Scene(_pair, gradients.sum_gradients, second_derivatives),
     Scene(_view, gradients.write_after_view),
-    Scene(_gaps, aliasing.write_between_elements),
+    Scene(_scene_of_gapped_history, aliasing.write_between_elements),
     Scene(_beside, _both),
     Scene(_pair, _straight_and_curved, second_derivatives),
 )

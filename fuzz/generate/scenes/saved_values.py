@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
-from fuzz.generate.arguments import columns
+from fuzz.generate.arguments import draw_column_arguments
 from fuzz.generate.motifs import saved_tensors
-from fuzz.generate.motifs.helpers import append, append_product, write
+from fuzz.generate.motifs.helpers import append_motif_product, append_motif_statement, write
 from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.generate.scenes.scene import (
     Given,
@@ -22,7 +22,7 @@ from fuzz.ir.nodes import Argument, Require, Root, Step, Storage, Tree, View
 from oracles.observation.steps import Backward
 
 
-def _of_complex(choices: Choices) -> Given:
+def _scene_of_complex_slices(choices: Choices) -> Given:
     """Slices of a complex buffer, and real numbers that require grad."""
     dtype, parts = choices.pick((("complex64", "float32"), ("complex128", "float64")))
     length, count = choices.integer(1, 3), choices.integer(2, 3)
@@ -48,7 +48,7 @@ def _inferred(choices: Choices) -> Given:
     return [storage, like_storage(storage, choices)], [shown, Root(1)]
 
 
-def _side_by_side(choices: Choices) -> Given:
+def _scene_of_saved_neighbours(choices: Choices) -> Given:
     """Pieces of a buffer of which none begins where it does, often what has them all, and something that
     requires grad."""
     length = choices.integer(1, 3)
@@ -77,9 +77,9 @@ def _alone(choices: Choices) -> Given:
 def _hidden(builder: ProgramBuilder) -> None:
     """What is kept has a version counter of its own, or is a part of what is written to."""
     choices = builder.choices
-    name = append(builder, choices.pick(("data", "data", "detach")), ("a0",))
+    name = append_motif_statement(builder, choices.pick(("data", "data", "detach")), ("a0",))
     if name:
-        append_product(builder, name)
+        append_motif_product(builder, name)
 
 
 def _two(choices: Choices) -> Given:
@@ -92,9 +92,9 @@ def _two(choices: Choices) -> Given:
 def _part_by_another(builder: ProgramBuilder) -> None:
     """A part is written to by what reads another tensor."""
     choices = builder.choices
-    part = append(builder, "select", ("a0",), dim=0, index=choices.integer(0, 1))
+    part = append_motif_statement(builder, "select", ("a0",), dim=0, index=choices.integer(0, 1))
     if part:
-        append(builder, choices.pick(("mul_", "mul_", "div_", "add_")), (part, "a1"))
+        append_motif_statement(builder, choices.pick(("mul_", "mul_", "div_", "add_")), (part, "a1"))
 
 
 def _within(choices: Choices) -> Given:
@@ -104,22 +104,22 @@ def _within(choices: Choices) -> Given:
     return [storage], [View(0, (length,), (1,), 2, choices.pick(("view", "detach")))]
 
 
-def _around(builder: ProgramBuilder) -> None:
+def _scene_of_saved_surroundings(builder: ProgramBuilder) -> None:
     """What lies around a piece is shown after that was written to."""
     choices, meta = builder.choices, builder.state.meta("a0")
     write(builder, "a0", ("mul_number_", "add_number_", "sin_"))
     start = choices.integer(0, 2)
     length = choices.integer(3 - start, meta.size[0] + 4 - start)
-    shown = append(builder, "as_strided", ("a0",), size=(length,), stride=(1,), offset=start)
+    shown = append_motif_statement(builder, "as_strided", ("a0",), size=(length,), stride=(1,), offset=start)
     if shown and choices.chance(0.5):
         write(builder, shown, ("mul_number_", "add_number_"))
     elif shown:
-        append(builder, choices.pick(("mul_number", "clone", "sin")), (shown,))
+        append_motif_statement(builder, choices.pick(("mul_number", "clone", "sin")), (shown,))
 
 
 def _in_columns(choices: Choices) -> Given:
     """Columns of one matrix, of which one is the lower end of another."""
-    storage, given = columns(choices, 0)
+    storage, given = draw_column_arguments(choices, 0)
     return [storage], given
 
 
@@ -129,18 +129,18 @@ def _one_by_one(builder: ProgramBuilder) -> None:
     names = [name for name, _ in builder.pool]
     write(builder, choices.pick(names), ("mul_number_", "add_number_", "sin_"))
     for name in names:
-        append(builder, choices.pick(("mul_number", "sin", "neg")), (name,))
+        append_motif_statement(builder, choices.pick(("mul_number", "sin", "neg")), (name,))
 
 
-def _viewed_and_written(builder: ProgramBuilder) -> None:
+def _scene_of_written_saved_view(builder: ProgramBuilder) -> None:
     """A tensor is written to after a view of it was taken, or before."""
     choices = builder.choices
     views = ("view", "alias", "unsqueeze", "slice", "select", "transpose")
     if choices.chance(0.8):
-        append(builder, choices.pick(views), ("a0",))
+        append_motif_statement(builder, choices.pick(views), ("a0",))
     write(builder, "a0", ("mul_number_", "add_number_", "sin_"))
     if choices.chance(0.3):
-        append(builder, choices.pick(views), ("a0",))
+        append_motif_statement(builder, choices.pick(views), ("a0",))
 
 
 def _required(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
@@ -155,14 +155,18 @@ def _factors(choices: Choices) -> Given:
     return [first, like_storage(first, choices, (n, m))], [Root(0), Root(1)]
 
 
-def _kept_by_several(builder: ProgramBuilder) -> None:
+def _scene_of_value_saved_by_several(builder: ProgramBuilder) -> None:
     """A value that is costly to compute is kept by what made it, and for each of two results."""
     choices = builder.choices
-    product = append(builder, "mm", ("a0", "a1"))
-    kept = append(builder, choices.pick(("tanh", "sigmoid", "exp")), (product,)) if product else None
+    product = append_motif_statement(builder, "mm", ("a0", "a1"))
+    kept = (
+        append_motif_statement(builder, choices.pick(("tanh", "sigmoid", "exp")), (product,))
+        if product
+        else None
+    )
     if kept:
         for _ in range(2):
-            append(builder, choices.pick(("sin", "cos", "square", "mul_number")), (kept,))
+            append_motif_statement(builder, choices.pick(("sin", "cos", "square", "mul_number")), (kept,))
 
 
 def _by_one(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step, ...]:
@@ -173,15 +177,15 @@ def _by_one(choices: Choices, state: AbstractState, returns: Tree) -> tuple[Step
 
 
 SCENES = (
-    Scene(_factors, _kept_by_several, _by_one),
-    Scene(_alone, _viewed_and_written, _required),
+    Scene(_factors, _scene_of_value_saved_by_several, _by_one),
+    Scene(_alone, _scene_of_written_saved_view, _required),
     Scene(_plain, _hidden, write_and_differentiate(("a0",))),
     Scene(_two, _part_by_another, write_and_differentiate(("a1",))),
-    Scene(_within, _around),
+    Scene(_within, _scene_of_saved_surroundings),
     Scene(_in_columns, _one_by_one),
-    Scene(_of_complex, saved_tensors.save_beside_write),
+    Scene(_scene_of_complex_slices, saved_tensors.save_beside_write),
     Scene(_counted_apart, saved_tensors.save_two_aliases, write_and_differentiate(("a0", "a1"))),
     Scene(_inferred, saved_tensors.recompute_of_written, write_and_differentiate(("a0",))),
-    Scene(_side_by_side, saved_tensors.read_first_in_backward),
+    Scene(_scene_of_saved_neighbours, saved_tensors.read_first_in_backward),
     Scene(_plain, saved_tensors.recompute_of_written, write_and_differentiate(("a0",))),
 )

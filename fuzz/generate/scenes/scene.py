@@ -11,7 +11,7 @@ from fuzz.generate.later_calls import Change
 from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.generate.steps import is_writable, results_of
 from fuzz.ir.nodes import Argument, Step, Storage, Tree, View, Write
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import Size
 from oracles.observation.steps import Backward
 
@@ -60,7 +60,7 @@ def size_of(choices: Choices, least: int = 2) -> Size:
 
 def whole_view(number: int, storage: Storage, via: str = "view") -> View:
     """A view of all of a root."""
-    return View(number, storage.size, contiguous(storage.size), 0, via)
+    return View(number, storage.size, contiguous_strides(storage.size), 0, via)
 
 
 def disjoint_slices(number: int, count: int, length: int, via: str = "view") -> list[View]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzz.minify.eager_types import survey
+from fuzz.minify.eager_types import survey_eager_types
 from fuzz.minify.passes.call_deletion import (
     CALLS,
     CUTS,
@@ -35,9 +35,9 @@ from fuzz.minify.recording import (
     Seq,
     Tree,
     globals_of,
-    leaves,
     names,
     operands,
+    recording_leaves,
 )
 from fuzz.minify.script_text import is_plain
 from fuzz.reduce.search import ReductionProblem
@@ -45,7 +45,9 @@ from fuzz.reduce.search import ReductionProblem
 
 def measure(recording: Recording) -> tuple[int, ...]:
     """How large a recorded function is; every accepted step makes it smaller, in the order of tuples."""
-    constants = (leaf for call in recording.calls for tree in operands(call) for leaf in leaves(tree))
+    constants = (
+        leaf for call in recording.calls for tree in operands(call) for leaf in recording_leaves(tree)
+    )
     return (
         len(recording.calls),
         len(list(names(recording.returns))),
@@ -54,7 +56,8 @@ def measure(recording: Recording) -> tuple[int, ...]:
         sum(call.mode != recording.mode for call in recording.calls),
         sum(_cost(one, recording) for one in recording.inputs),
         sum(is_odd(storage) + (storage.device != "cpu") for storage in recording.storages),
-        sum(map(_nodes, recording.parameters)) + (recording.returns != NONE and _nodes(recording.returns)),
+        sum(map(_count_tree_nodes, recording.parameters))
+        + (recording.returns != NONE and _count_tree_nodes(recording.returns)),
         sum(1 + (leaf != NONE) for leaf in constants if isinstance(leaf, Lit)),
         sum(len(odd_numbers(call)) for call in recording.calls),
         sum(storage.length for storage in recording.storages)
@@ -69,12 +72,12 @@ def _cost(one: Input, recording: Recording) -> int:
     return one.requires_grad + (not one.leaf) + via + (not plain) + one.parameter
 
 
-def _nodes(tree: Tree) -> int:
+def _count_tree_nodes(tree: Tree) -> int:
     match tree:
         case Seq(kind, items):
-            return 1 + (kind != "tuple") + sum(map(_nodes, items))
+            return 1 + (kind != "tuple") + sum(map(_count_tree_nodes, items))
         case Dict(entries):
-            return 2 + sum(_nodes(item) for _, item in entries)
+            return 2 + sum(_count_tree_nodes(item) for _, item in entries)
         case Lit():
             return 1
         case _:
@@ -106,10 +109,10 @@ def reduction_problem(recording: Recording) -> ReductionProblem[Recording]:
     may_be_empty = _has_empty(recording)
 
     def valid(candidate: Recording) -> bool:
-        return survey(candidate) is not None and (may_be_empty or not _has_empty(candidate))
+        return survey_eager_types(candidate) is not None and (may_be_empty or not _has_empty(candidate))
 
     return ReductionProblem(PASSES, measure, valid)
 
 
 def _has_empty(recording: Recording) -> bool:
-    return any(not tensor.numel() for tensor in (survey(recording) or {}).values())
+    return any(not tensor.numel() for tensor in (survey_eager_types(recording) or {}).values())

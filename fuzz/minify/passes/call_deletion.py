@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from fuzz.minify.eager_types import survey
+from fuzz.minify.eager_types import survey_eager_types
 from fuzz.minify.recording import (
     NONE,
     Call,
@@ -21,16 +21,16 @@ from fuzz.minify.recording import (
     Tree,
     arguments,
     globals_of,
-    leaves,
-    map_leaves,
+    map_recording_leaves,
     names,
     operands,
-    tidy,
+    recording_leaves,
+    tidy_recording,
     used_names,
     with_operands,
 )
 from fuzz.minify.script_text import as_bytes
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.reduce.search import Edit, Pass
 
 
@@ -47,7 +47,7 @@ class _Fresh:
 def without_calls(recording: Recording, dropped: frozenset[int], *, fresh: bool) -> Recording | None:
     """The recording without some calls. What used a result of one takes its place from an operand of its size
     and dtype or, where there is none, and with `fresh` always, from a new argument like it."""
-    tensors = survey(recording)
+    tensors = survey_eager_types(recording)
     if tensors is None:
         return None
     stands: dict[str, _Fresh | str | None] = {}
@@ -101,8 +101,8 @@ def without_calls(recording: Recording, dropped: frozenset[int], *, fresh: bool)
         name = left(leaf.name) if isinstance(leaf, Ref) else None
         return leaf if name is None else given(Ref(name))
 
-    returns = map_leaves(_only(recording.returns, is_left), returned)
-    return tidy(
+    returns = map_recording_leaves(_delete_leaves(recording.returns, is_left), returned)
+    return tidy_recording(
         replace(
             recording,
             storages=tuple(storages),
@@ -128,17 +128,17 @@ def storage_like(tensor: torch.Tensor, storage: int) -> tuple[Storage, Input]:
     device = "cpu" if tensor.device.type == "cpu" else str(tensor.device)
     needs = tensor.requires_grad
     made = Storage(dtype, tensor.numel(), device, as_bytes(tensor))
-    return made, Input(storage, dtype, size, contiguous(size), 0, needs, not needs)
+    return made, Input(storage, dtype, size, contiguous_strides(size), 0, needs, not needs)
 
 
-def _only(tree: Tree, keep: Callable[[Ref | Lit], bool]) -> Tree:
+def _delete_leaves(tree: Tree, keep: Callable[[Ref | Lit], bool]) -> Tree:
     """The tree without some of its leaves, and without containers that are empty then."""
     match tree:
         case Seq(kind, items):
-            kept = [(item, _only(item, keep)) for item in items]
+            kept = [(item, _delete_leaves(item, keep)) for item in items]
             return Seq(kind, tuple(new for old, new in kept if new != NONE or old == NONE))
         case Dict(entries):
-            pairs = [(key, item, _only(item, keep)) for key, item in entries]
+            pairs = [(key, item, _delete_leaves(item, keep)) for key, item in entries]
             return Dict(tuple((key, new) for key, old, new in pairs if new != NONE or old == NONE))
         case _:
             return tree if keep(tree) else NONE
@@ -153,8 +153,10 @@ def _numbers(edits: frozenset[Edit]) -> frozenset[int]:
 
 
 def _drop_results(recording: Recording, edits: frozenset[Edit]) -> Recording:
-    positions = iter(range(len(list(leaves(recording.returns)))))
-    return tidy(replace(recording, returns=_only(recording.returns, lambda _: next(positions) not in edits)))
+    positions = iter(range(len(list(recording_leaves(recording.returns)))))
+    return tidy_recording(
+        replace(recording, returns=_delete_leaves(recording.returns, lambda _: next(positions) not in edits))
+    )
 
 
 def _drop_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording | None:
@@ -183,20 +185,20 @@ def _drop_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording | No
     def keep(leaf: Ref | Lit) -> bool:
         return isinstance(leaf, Lit) or leaf.name not in gone
 
-    kept = ((tree, _only(tree, keep)) for tree in recording.parameters)
-    return tidy(
+    kept = ((tree, _delete_leaves(tree, keep)) for tree in recording.parameters)
+    return tidy_recording(
         replace(
             recording,
             parameters=tuple(new for old, new in kept if new != NONE or old == NONE),
             calls=tuple(with_operands(call, change) for call in recording.calls),
-            returns=map_leaves(recording.returns, change),
+            returns=map_recording_leaves(recording.returns, change),
         )
     )
 
 
 def _pass_globals(recording: Recording, edits: frozenset[Edit]) -> Recording:
     added = tuple(Ref(name) for name in globals_of(recording) if name in edits)
-    return tidy(replace(recording, parameters=(*recording.parameters, *added)))
+    return tidy_recording(replace(recording, parameters=(*recording.parameters, *added)))
 
 
 def _modes(recording: Recording) -> Sequence[Edit]:
@@ -229,7 +231,7 @@ def _flatten(recording: Recording, edits: frozenset[Edit]) -> Recording:
         recording = replace(recording, parameters=tuple(map(Ref, arguments(recording))))
     if "returns" in edits:
         recording = replace(recording, returns=flat_names(recording.returns))
-    return tidy(recording)
+    return tidy_recording(recording)
 
 
 def _spare(recording: Recording) -> Sequence[Edit]:
@@ -248,7 +250,7 @@ def _drop_operands(recording: Recording, edits: frozenset[Edit]) -> Recording:
         end = min((j for j in own if isinstance(j, int)), default=len(call.operands))
         keywords = tuple((name, tree) for name, tree in call.keywords if name not in own)
         calls.append(replace(call, operands=call.operands[:end], keywords=keywords))
-    return tidy(replace(recording, calls=tuple(calls)))
+    return tidy_recording(replace(recording, calls=tuple(calls)))
 
 
 CALLS = Pass(
@@ -261,7 +263,9 @@ CUTS = Pass(
     lambda recording: _backwards(len(recording.calls)),
     lambda recording, edits: without_calls(recording, _numbers(edits), fresh=True),
 )
-RESULTS = Pass("results", lambda recording: _backwards(len(list(leaves(recording.returns)))), _drop_results)
+RESULTS = Pass(
+    "results", lambda recording: _backwards(len(list(recording_leaves(recording.returns)))), _drop_results
+)
 INPUTS = Pass("inputs", lambda recording: _backwards(len(recording.inputs)), _drop_inputs)
 GLOBALS = Pass("globals", globals_of, _pass_globals)
 MODES = Pass("modes", _modes, _leave_modes)

@@ -21,12 +21,12 @@ from fuzz.minify.recording import (
     Tree,
     dtype_of,
     operands,
-    tidy,
+    tidy_recording,
     with_operands,
 )
 from fuzz.minify.script_text import is_plain
 from fuzz.operators.dtypes import COMPLEX, FLOATS
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.reduce.search import Edit, Pass
 
 RANKS = {"ones": 0, "zeros": 1, "ramp": 2}
@@ -40,7 +40,7 @@ def rank(storage: Storage) -> int:
     return RANKS[storage.values] if isinstance(storage.values, str) else len(RANKS)
 
 
-def _elements(values: str) -> Pass[Recording]:
+def _simplify_elements(values: str) -> Pass[Recording]:
     """The pass that gives storages these elements."""
 
     def edits(recording: Recording) -> Sequence[Edit]:
@@ -60,7 +60,7 @@ def _elements(values: str) -> Pass[Recording]:
 # inputs
 
 
-def _kinds(recording: Recording) -> Sequence[Edit]:
+def _simplify_input_kinds(recording: Recording) -> Sequence[Edit]:
     edits: list[Edit] = []
     for i, one in enumerate(recording.inputs):
         if one.via != "own":
@@ -76,14 +76,14 @@ def _kinds(recording: Recording) -> Sequence[Edit]:
     return edits
 
 
-def _plainer_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording:
+def _simplify_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording:
     storages, inputs = list(recording.storages), list(recording.inputs)
     for i, one in enumerate(inputs):
         if (i, "own") in edits or (i, "plain") in edits:
             storage = storages[one.storage]
             values = storage.values if isinstance(storage.values, str) else "ramp"
             storages.append(Storage(one.dtype, math.prod(one.size), storage.device, values))
-            own = replace(one, storage=len(storages) - 1, stride=contiguous(one.size), offset=0)
+            own = replace(one, storage=len(storages) - 1, stride=contiguous_strides(one.size), offset=0)
             one = replace(own, via="own", base=None, leaf=one.leaf or not one.requires_grad)
         if (i, "view") in edits and (i, "own") not in edits:
             one = replace(one, via="view")
@@ -100,7 +100,7 @@ def _plainer_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording:
             base = inputs[one.base]
             needs = one.requires_grad and (one.leaf or base.requires_grad)
             inputs[i] = replace(one, storage=base.storage, requires_grad=needs, leaf=one.leaf or not needs)
-    return tidy(replace(recording, storages=tuple(storages), inputs=tuple(inputs)))
+    return tidy_recording(replace(recording, storages=tuple(storages), inputs=tuple(inputs)))
 
 
 def is_odd(storage: Storage) -> bool:
@@ -113,7 +113,7 @@ def _dtypes(recording: Recording) -> Sequence[Edit]:
     return odd + (["device"] if any(storage.device != "cpu" for storage in recording.storages) else [])
 
 
-def _plain_dtypes(recording: Recording, edits: frozenset[Edit]) -> Recording:
+def _simplify_dtypes(recording: Recording, edits: frozenset[Edit]) -> Recording:
     storages = list(recording.storages)
     for i, storage in enumerate(storages):
         if i in edits:
@@ -139,7 +139,7 @@ def _on_cpu(text: str) -> str:
 # sizes and numbers
 
 
-def _lengths(recording: Recording) -> Sequence[Edit]:
+def _simplify_lengths(recording: Recording) -> Sequence[Edit]:
     """Lengths above 2, the longest first, to become 2 to 4: everywhere, and in inputs alone."""
     found = {n for one in recording.inputs for n in one.size if n > _SMALL}
     return [
@@ -150,7 +150,7 @@ def _lengths(recording: Recording) -> Sequence[Edit]:
     ]
 
 
-def _shorten(recording: Recording, edits: frozenset[Edit]) -> Recording | None:
+def _shorten_lengths(recording: Recording, edits: frozenset[Edit]) -> Recording | None:
     chosen = sorted((edit for edit in edits if isinstance(edit, tuple)), reverse=True)
     lengths = {n: small for n, small, _ in chosen}  # the smallest that was chosen
     inputs: list[Input] = []
@@ -158,7 +158,7 @@ def _shorten(recording: Recording, edits: frozenset[Edit]) -> Recording | None:
     for i, one in enumerate(recording.inputs):
         size = tuple(lengths.get(n, n) for n in one.size)
         if one.base is None:
-            stride = _stride(one, size)
+            stride = _simplified_strides(one, size)
             # What lies before it and after it stays.
             grown = _extent(size, stride) - _extent(one.size, one.stride)
             storage = storages[one.storage]
@@ -169,7 +169,7 @@ def _shorten(recording: Recording, edits: frozenset[Edit]) -> Recording | None:
             storages[one.storage] = replace(storage, length=length)
             inputs.append(replace(one, size=size, stride=stride))
         else:
-            inputs.append(_view(one, size, recording.inputs[one.base], inputs[one.base]))
+            inputs.append(_simplified_view(one, size, recording.inputs[one.base], inputs[one.base]))
         assert len(inputs) == i + 1
     shorter = replace(recording, storages=tuple(storages), inputs=tuple(inputs))
     everywhere = {str(n): str(small) for n, small, where in chosen if where == "everywhere"}
@@ -190,7 +190,7 @@ def _extent(size: Size, stride: Size) -> int:
     return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
 
 
-def _stride(one: Input, size: Size) -> Size:
+def _simplified_strides(one: Input, size: Size) -> Size:
     """The strides of a shorter tensor that lies in the same order, without gaps between shortened
     dimensions."""
     order = sorted(range(len(size)), key=lambda d: one.stride[d])
@@ -205,7 +205,7 @@ def _stride(one: Input, size: Size) -> Size:
     return tuple(stride)
 
 
-def _view(one: Input, size: Size, before: Input, after: Input) -> Input:
+def _simplified_view(one: Input, size: Size, before: Input, after: Input) -> Input:
     """The same part of a shorter base, as far as that can be said."""
     steps = {0: 0, 1: 1}
     dims = sorted(range(len(before.size)), key=lambda d: -before.stride[d])
@@ -268,7 +268,7 @@ def _slices_in(tree: Tree) -> Iterator[Seq]:
                 yield from _slices_in(item)
 
 
-def _open_slices(recording: Recording, edits: frozenset[Edit]) -> Recording:
+def _simplify_slices(recording: Recording, edits: frozenset[Edit]) -> Recording:
     def opened(tree: Tree, i: int, count: Iterator[int]) -> Tree:
         match tree:
             case Seq("slice", items):
@@ -285,7 +285,7 @@ def _open_slices(recording: Recording, edits: frozenset[Edit]) -> Recording:
         given = tuple(opened(tree, i, count) for tree in call.operands)
         keywords = tuple((name, opened(tree, i, count)) for name, tree in call.keywords)
         calls.append(replace(call, operands=given, keywords=keywords))
-    return tidy(replace(recording, calls=tuple(calls)))
+    return tidy_recording(replace(recording, calls=tuple(calls)))
 
 
 def _odd_calls(recording: Recording) -> Sequence[Edit]:
@@ -300,9 +300,9 @@ def _plain_numbers(recording: Recording, edits: frozenset[Edit]) -> Recording:
     return replace(recording, calls=tuple(calls))
 
 
-RAMPS, ZEROS, ONES = map(_elements, ("ramp", "zeros", "ones"))
-KINDS = Pass("inputs' kinds", _kinds, _plainer_inputs)
-DTYPES = Pass("dtypes and devices", _dtypes, _plain_dtypes)
-SHAPES = Pass("shapes", _lengths, _shorten)
-SLICES = Pass("slices", _slices, _open_slices)
+RAMPS, ZEROS, ONES = map(_simplify_elements, ("ramp", "zeros", "ones"))
+KINDS = Pass("inputs' kinds", _simplify_input_kinds, _simplify_inputs)
+DTYPES = Pass("dtypes and devices", _dtypes, _simplify_dtypes)
+SHAPES = Pass("shapes", _simplify_lengths, _shorten_lengths)
+SLICES = Pass("slices", _slices, _simplify_slices)
 NUMBERS = Pass("numbers", _odd_calls, _plain_numbers)

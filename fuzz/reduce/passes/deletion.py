@@ -31,7 +31,7 @@ from fuzz.program.decode import (
     View,
     initial_state,
     interpret_statement,
-    references,
+    tree_references,
 )
 from fuzz.reduce.search import Edit, Pass
 
@@ -56,7 +56,7 @@ def without_statements(
     kept = [i for i in range(len(program.arguments)) if i not in arguments]
     names: dict[str, str | None] = {f"a{i}": None for i in arguments}
     names.update((f"a{old}", f"a{new}") for new, old in enumerate(kept))
-    storages, remaining = _without_arguments(program.storages, program.arguments, kept)
+    storages, remaining = _delete_arguments(program.storages, program.arguments, kept)
     smaller = dataclasses.replace(
         program,
         storages=storages,
@@ -64,16 +64,16 @@ def without_statements(
         parameters=tuple(
             tree
             for old in program.parameters
-            if (tree := _rename(old, names)) is not None and any(references(tree))
+            if (tree := _rename_in_tree(old, names)) is not None and any(tree_references(tree))
         ),
-        module=_renamed_module(program.module, names),
+        module=_module_without_names(program.module, names),
         statements=(),
         returns=Literal(None),
         blocks=tuple(_renamed_block(block, names) for block in program.blocks),
     )
     before, after = initial_state(program), initial_state(smaller)
     for old in arguments:
-        names[f"a{old}"] = _alike(before, after, f"a{old}", ())
+        names[f"a{old}"] = _stand_in_for_deleted(before, after, f"a{old}", ())
     statements: list[Statement] = []
     bound: dict[str, str] = {}
     results = 0
@@ -101,23 +101,28 @@ def without_statements(
             names.update(zip(statement.results, new_names, strict=True))
         else:
             for name in statement.results:
-                names[name] = _alike(before, after, name, present) or (present[0] if present else None)
-    returns = _rename(program.returns, names)
+                names[name] = _stand_in_for_deleted(before, after, name, present) or (
+                    present[0] if present else None
+                )
+    returns = _rename_in_tree(program.returns, names)
     later = tuple(
-        Call(*_without_arguments(call.storages, call.arguments, kept), _renamed(call.scenario, names))
+        Call(
+            *_delete_arguments(call.storages, call.arguments, kept),
+            _rename_after_deletion(call.scenario, names),
+        )
         for call in program.later
     )
     smaller = dataclasses.replace(
         smaller,
         statements=tuple(statements),
         returns=Literal(None) if returns is None else returns,
-        scenario=_renamed(program.scenario, names),
+        scenario=_rename_after_deletion(program.scenario, names),
         later=later,
     )
-    return _without_vain_steps(without_empty(smaller))
+    return _delete_vain_steps(without_empty(smaller))
 
 
-def _renamed_module(module: Module | None, names: dict[str, str | None]) -> Module | None:
+def _module_without_names(module: Module | None, names: dict[str, str | None]) -> Module | None:
     if module is None:
         return None
 
@@ -134,7 +139,7 @@ def _renamed_block(block: Block, names: dict[str, str | None]) -> Block:
     return block
 
 
-def _without_arguments(
+def _delete_arguments(
     storages: Sequence[Storage], arguments: Sequence[Argument], kept: Sequence[int]
 ) -> tuple[tuple[Storage, ...], tuple[Argument, ...]]:
     """Only these arguments, and the storages that they lie on."""
@@ -153,7 +158,7 @@ def _without_arguments(
     )
 
 
-def _renamed(scenario: Scenario, names: dict[str, str | None]) -> Scenario:
+def _rename_after_deletion(scenario: Scenario, names: dict[str, str | None]) -> Scenario:
     steps: list[Step] = []
     for step in scenario.steps:
         if isinstance(step, TensorStep):
@@ -165,9 +170,9 @@ def _renamed(scenario: Scenario, names: dict[str, str | None]) -> Scenario:
     return dataclasses.replace(scenario, steps=tuple(steps), marked=marked)
 
 
-def _without_vain_steps(program: Program) -> Program:
+def _delete_vain_steps(program: Program) -> Program:
     """The program without changes of what is no result any more."""
-    seen = {*references(program.returns), *(f"a{i}" for i in range(len(program.arguments)))}
+    seen = {*tree_references(program.returns), *(f"a{i}" for i in range(len(program.arguments)))}
 
     def settled(scenario: Scenario) -> Scenario:
         steps = tuple(s for s in scenario.steps if not isinstance(s, TensorStep) or s.name in seen)
@@ -185,7 +190,9 @@ def _first(arguments: Sequence[Argument], index: int) -> int:
     return index
 
 
-def _alike(before: AbstractState, after: AbstractState, name: str, first: Sequence[str]) -> str | None:
+def _stand_in_for_deleted(
+    before: AbstractState, after: AbstractState, name: str, first: Sequence[str]
+) -> str | None:
     """A value of the smaller program that can stand for `name`: preferably one of `first`."""
     value = before.names.get(name)
     if not isinstance(value, AbstractTensor):
@@ -197,17 +204,21 @@ def _alike(before: AbstractState, after: AbstractState, name: str, first: Sequen
     return None
 
 
-def _rename(tree: Tree, names: dict[str, str | None]) -> Tree | None:
+def _rename_in_tree(tree: Tree, names: dict[str, str | None]) -> Tree | None:
     """The tree with other names; a name that is gone takes its leaf with it."""
     match tree:
         case Ref(name):
             other = names[name]
             return None if other is None else Ref(other)
         case Seq(kind, items):
-            return Seq(kind, tuple(new for item in items if (new := _rename(item, names)) is not None))
+            return Seq(
+                kind, tuple(new for item in items if (new := _rename_in_tree(item, names)) is not None)
+            )
         case Dict(entries):
             return Dict(
-                tuple((key, new) for key, item in entries if (new := _rename(item, names)) is not None)
+                tuple(
+                    (key, new) for key, item in entries if (new := _rename_in_tree(item, names)) is not None
+                )
             )
         case Literal():
             return tree
@@ -219,7 +230,7 @@ def _statement_edits(program: Program) -> Sequence[Edit]:
 
 def _argument_edits(program: Program) -> Sequence[Edit]:
     used = {name for statement in program.statements for name in statement.operands}
-    used.update(references(program.returns))
+    used.update(tree_references(program.returns))
     order = sorted(range(len(program.arguments)), key=lambda i: (f"a{i}" in used, -i))
     return order if len(order) > 1 else []
 
@@ -237,39 +248,39 @@ def _drop_arguments(program: Program, edits: frozenset[Edit]) -> Program | None:
 # ---------------------------------------------------------------------------------------------------------
 
 
-def leaves(tree: Tree) -> list[Tree]:
+def tree_leaves(tree: Tree) -> list[Tree]:
     """The leaves of a tree, from left to right."""
     match tree:
         case Seq(_, items):
-            return [leaf for item in items for leaf in leaves(item)]
+            return [leaf for item in items for leaf in tree_leaves(item)]
         case Dict(entries):
-            return [leaf for _, item in entries for leaf in leaves(item)]
+            return [leaf for _, item in entries for leaf in tree_leaves(item)]
         case _:
             return [tree]
 
 
-def _prune(tree: Tree, gone: frozenset[int], count: Iterator[int]) -> Tree | None:
+def _prune_tree(tree: Tree, gone: frozenset[int], count: Iterator[int]) -> Tree | None:
     match tree:
         case Seq(kind, items):
-            found = [_prune(item, gone, count) for item in items]
+            found = [_prune_tree(item, gone, count) for item in items]
             return Seq(kind, tuple(item for item in found if item is not None))
         case Dict(entries):
-            pairs = [(key, _prune(item, gone, count)) for key, item in entries]
+            pairs = [(key, _prune_tree(item, gone, count)) for key, item in entries]
             return Dict(tuple((key, item) for key, item in pairs if item is not None))
         case _:
             return None if next(count) in gone else tree
 
 
 def _drop_outputs(program: Program, edits: frozenset[Edit]) -> Program:
-    count = iter(range(len(leaves(program.returns))))
-    returns = _prune(program.returns, _indices(edits), count)
-    return _without_vain_steps(
+    count = iter(range(len(tree_leaves(program.returns))))
+    returns = _prune_tree(program.returns, _indices(edits), count)
+    return _delete_vain_steps(
         dataclasses.replace(program, returns=Literal(None) if returns is None else returns)
     )
 
 
 def _output_edits(program: Program) -> Sequence[Edit]:
-    return [] if program.returns == Literal(None) else range(len(leaves(program.returns)) - 1, -1, -1)
+    return [] if program.returns == Literal(None) else range(len(tree_leaves(program.returns)) - 1, -1, -1)
 
 
 STATEMENTS = Pass(

@@ -1,12 +1,10 @@
-"""How large a program is, and which statement is plainer than another."""
+"""How large a program is: what every accepted step of a reduction makes smaller."""
 
 from __future__ import annotations
 
-import dataclasses
 from math import prod
 
 from fuzz.ir.nodes import BOTH, DEVICES
-from fuzz.operators import OPERATORS, Kind
 from fuzz.program.decode import (
     Argument,
     Dict,
@@ -23,6 +21,7 @@ from fuzz.program.decode import (
     View,
     split_calls,
 )
+from fuzz.reduce.passes.plainest_operator import with_plainest_operator
 
 
 def measure(program: Program) -> tuple[int, ...]:
@@ -93,26 +92,3 @@ def _storage_cost(storage: Storage) -> int:
 def _operator_cost(statement: Statement) -> int:
     plain = with_plainest_operator(statement)
     return (plain is not None) + sum(name == "value" and value != 2.0 for name, value in statement.attributes)
-
-
-_PLAIN = {
-    (Kind.POINTWISE, 1): ("mul_number", (("value", 2.0),)),
-    (Kind.POINTWISE, 2): ("mul", ()),
-    (Kind.IN_PLACE, 1): ("mul_number_", (("value", 2.0),)),
-    (Kind.IN_PLACE, 2): ("mul_", ()),
-    (Kind.SCATTER, 1): ("mul_number_", (("value", 2.0),)),
-    (Kind.REDUCTION, 1): ("sum", ()),
-    (Kind.VIEW, 1): ("alias", ()),
-    (Kind.INDEXING, 1): ("clone", ()),
-    (Kind.CONVERT, 1): ("clone", ()),
-}
-
-
-def with_plainest_operator(statement: Statement) -> Statement | None:
-    """The statement with the plainest operator of its family and number of operands, if it has another."""
-    row = OPERATORS[statement.operator]
-    plain = _PLAIN.get((row.kind, len(row.operands)))
-    if plain is None or plain[0] == row.name or any(operand.number for operand in row.operands):
-        return None
-    name, attributes = plain
-    return dataclasses.replace(statement, operator=name, attributes=attributes)

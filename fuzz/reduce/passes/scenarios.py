@@ -9,7 +9,7 @@ from fuzz.program.decode import Call, Program, TensorStep, split_calls
 from fuzz.reduce.search import Edit, Pass
 
 
-def _call_edits(program: Program) -> Sequence[Edit]:
+def _later_call_edits(program: Program) -> Sequence[Edit]:
     """A later call stands for all of them, is left out, or is made like the first, unless that adds steps."""
     edits: list[Edit] = []
     for i, call in enumerate(program.later):
@@ -22,7 +22,7 @@ def _call_edits(program: Program) -> Sequence[Edit]:
     return edits
 
 
-def _fewer_calls(program: Program, edits: frozenset[Edit]) -> Program:
+def _reduce_later_calls(program: Program, edits: frozenset[Edit]) -> Program:
     for i in reversed(range(len(program.later))):
         if ("only", i) in edits:
             return split_calls(program)[i + 1]
@@ -50,7 +50,7 @@ def _step_edits(program: Program) -> Sequence[Edit]:
     return edits
 
 
-def _plainer_steps(program: Program, edits: frozenset[Edit]) -> Program:
+def _simplify_steps(program: Program, edits: frozenset[Edit]) -> Program:
     steps = []
     for i, step in enumerate(program.scenario.steps):
         if (i, "drop") in edits:
@@ -76,15 +76,15 @@ def _scenario(call: Program) -> Hashable:
 
 def of_inputs(one: Pass[Program]) -> Pass[Program]:
     """A pass over storages and arguments, for each call; calls with equal ones stay alike."""
-    return _in_each_call(one, _inputs)
+    return _edit_each_call(one, _inputs)
 
 
 def of_scenarios(one: Pass[Program]) -> Pass[Program]:
     """A pass over scenarios, for each call; calls with equal ones stay alike."""
-    return _in_each_call(one, _scenario)
+    return _edit_each_call(one, _scenario)
 
 
-def _in_each_call(one: Pass[Program], part: Callable[[Program], Hashable]) -> Pass[Program]:
+def _edit_each_call(one: Pass[Program], part: Callable[[Program], Hashable]) -> Pass[Program]:
     def edits(program: Program) -> Sequence[Edit]:
         different = {part(call): call for call in reversed(split_calls(program))}
         return [(i, edit) for i, call in enumerate(different.values()) for edit in one.edits(call)]
@@ -106,5 +106,5 @@ def _in_each_call(one: Pass[Program], part: Callable[[Program], Hashable]) -> Pa
     return Pass(one.name, edits, apply)
 
 
-CALLS = Pass("calls", _call_edits, _fewer_calls)
-STEPS = of_scenarios(Pass("steps", _step_edits, _plainer_steps))
+CALLS = Pass("calls", _later_call_edits, _reduce_later_calls)
+STEPS = of_scenarios(Pass("steps", _step_edits, _simplify_steps))

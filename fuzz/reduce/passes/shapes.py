@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.operators import OPERATORS
-from fuzz.operators.layout import contiguous
+from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import Constant, Size
 from fuzz.program.decode import Argument, Call, Program, Statement, View, split_calls
 from fuzz.reduce.search import Edit, Pass
@@ -23,7 +23,7 @@ def _lengths(program: Program) -> Sequence[Edit]:
     return sorted({n for storage in storages for n in storage.size if n > _SMALL}, reverse=True)
 
 
-def _shorten(program: Program, edits: frozenset[Edit]) -> Program:
+def _shorten_lengths(program: Program, edits: frozenset[Edit]) -> Program:
     def size_of(size: Size) -> Size:
         return tuple(_SMALL if n in edits else n for n in size)
 
@@ -35,12 +35,12 @@ def _shorten(program: Program, edits: frozenset[Edit]) -> Program:
     for argument in program.arguments:
         if isinstance(argument, View):
             old, new = program.storages[argument.storage].size, storages[argument.storage].size
-            argument = _view(argument, old, new, lengths)
+            argument = _shortened_view(argument, old, new, lengths)
         arguments.append(argument)
-    statements = tuple(_statement(statement, lengths) for statement in program.statements)
+    statements = tuple(_shortened_statement(statement, lengths) for statement in program.statements)
     later = []
     for call in split_calls(program)[1:]:
-        shorter = _shorten(call, edits & frozenset(_lengths(call)))
+        shorter = _shorten_lengths(call, edits & frozenset(_lengths(call)))
         later.append(Call(shorter.storages, shorter.arguments, shorter.scenario))
     return dataclasses.replace(
         program,
@@ -51,11 +51,11 @@ def _shorten(program: Program, edits: frozenset[Edit]) -> Program:
     )
 
 
-def _view(view: View, old: Size, new: Size, lengths: dict[int, int]) -> View:
+def _shortened_view(view: View, old: Size, new: Size, lengths: dict[int, int]) -> View:
     """The same part of a smaller root, as far as that can be said."""
     strides = {0: 0, 1: 1}
     position, offset = view.offset, 0
-    for n, m, before, after in zip(old, new, contiguous(old), contiguous(new), strict=True):
+    for n, m, before, after in zip(old, new, contiguous_strides(old), contiguous_strides(new), strict=True):
         strides.setdefault(before, after)
         strides.setdefault(2 * before, 2 * after)
         if n:
@@ -66,7 +66,7 @@ def _view(view: View, old: Size, new: Size, lengths: dict[int, int]) -> View:
     return dataclasses.replace(view, size=size, stride=stride, offset=offset)
 
 
-def _statement(statement: Statement, lengths: dict[int, int]) -> Statement:
+def _shortened_statement(statement: Statement, lengths: dict[int, int]) -> Statement:
     row = OPERATORS[statement.operator]
     attributes: list[tuple[str, Constant]] = []
     for attribute, (name, value) in zip(row.attributes, statement.attributes, strict=True):
@@ -78,4 +78,4 @@ def _statement(statement: Statement, lengths: dict[int, int]) -> Statement:
     return dataclasses.replace(statement, attributes=tuple(attributes))
 
 
-SHAPES = Pass("shapes", _lengths, _shorten)
+SHAPES = Pass("shapes", _lengths, _shorten_lengths)

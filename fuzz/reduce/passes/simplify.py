@@ -21,10 +21,10 @@ from fuzz.program.decode import (
     Storage,
     Tree,
     View,
-    references,
+    tree_references,
 )
-from fuzz.reduce.passes.deletion import leaves
-from fuzz.reduce.passes.measure import with_plainest_operator
+from fuzz.reduce.passes.deletion import tree_leaves
+from fuzz.reduce.passes.plainest_operator import with_plainest_operator
 from fuzz.reduce.passes.scenarios import of_inputs, of_scenarios
 from fuzz.reduce.search import Edit, Pass
 
@@ -40,11 +40,11 @@ def _nested(program: Program) -> Sequence[Edit]:
 
 def _flat(tree: Tree) -> Tree:
     """The leaves of a tree in one tuple, or the only leaf itself."""
-    found = leaves(tree)
+    found = tree_leaves(tree)
     return Seq("tuple", tuple(found)) if len(found) > 1 else found[0] if found else Literal(None)
 
 
-def _flatten(program: Program, edits: frozenset[Edit]) -> Program:
+def _simplify_result_tree(program: Program, edits: frozenset[Edit]) -> Program:
     if "parameters" in edits:
         held = program.module.names if program.module else ()
         names = (f"a{i}" for i in range(len(program.arguments)))
@@ -63,7 +63,7 @@ def _module_edits(program: Program) -> Sequence[Edit]:
     return ["gone", *module.names, *((_BUFFER, name) for name in module.attributes)]
 
 
-def _less_held(program: Program, edits: frozenset[Edit]) -> Program:
+def _simplify_module(program: Program, edits: frozenset[Edit]) -> Program:
     module = program.module
     assert module is not None
     passed = tuple(name for name in module.names if "gone" in edits or name in edits)
@@ -80,14 +80,14 @@ def _less_held(program: Program, edits: frozenset[Edit]) -> Program:
 
 
 def _numbers(tree: Tree) -> list[int]:
-    return [int(name[1:]) for name in references(tree)]
+    return [int(name[1:]) for name in tree_references(tree)]
 
 
 # ---------------------------------------------------------------------------------------------------------
 # blocks and scenario
 
 
-def _block_edits(program: Program) -> Sequence[Edit]:
+def _simplify_block_edits(program: Program) -> Sequence[Edit]:
     """A block is taken from around its statements; a loop turns once."""
     edits: list[Edit] = []
     for i, block in enumerate(program.blocks):
@@ -115,7 +115,7 @@ def _scenario_edits(program: Program) -> Sequence[Edit]:
     ]
 
 
-def _plain_scenario(program: Program, edits: frozenset[Edit]) -> Program:
+def _simplify_scenario(program: Program, edits: frozenset[Edit]) -> Program:
     scenario = program.scenario
     plain = dataclasses.replace(
         scenario,
@@ -144,7 +144,7 @@ def _on_one_device(program: Program, edits: frozenset[Edit]) -> Program:
 # arguments and storages
 
 
-def _kind_edits(program: Program) -> Sequence[Edit]:
+def _simplify_kind_edits(program: Program) -> Sequence[Edit]:
     edits: list[Edit] = []
     for i, argument in enumerate(program.arguments):
         if isinstance(argument, View):
@@ -163,7 +163,7 @@ def _kind_edits(program: Program) -> Sequence[Edit]:
     return edits
 
 
-def _plain_arguments(program: Program, edits: frozenset[Edit]) -> Program:
+def _simplify_arguments(program: Program, edits: frozenset[Edit]) -> Program:
     arguments: list[Argument] = []
     ways = (None, "one", "two")
     for i, argument in enumerate(program.arguments):
@@ -187,7 +187,7 @@ def _plain_arguments(program: Program, edits: frozenset[Edit]) -> Program:
     return dataclasses.replace(program, arguments=tuple(arguments))
 
 
-def _storage_edits(program: Program) -> Sequence[Edit]:
+def _simplify_storage_edits(program: Program) -> Sequence[Edit]:
     edits: list[Edit] = []
     for i, storage in enumerate(program.storages):
         edits += [(i, "grad")] if storage.requires_grad else []
@@ -200,7 +200,7 @@ def _storage_edits(program: Program) -> Sequence[Edit]:
     return edits
 
 
-def _plain_storages(program: Program, edits: frozenset[Edit]) -> Program:
+def _simplify_storages(program: Program, edits: frozenset[Edit]) -> Program:
     storages = tuple(
         Storage(
             "float32" if (i, "dtype") in edits else storage.dtype,
@@ -221,7 +221,7 @@ def _plain_storages(program: Program, edits: frozenset[Edit]) -> Program:
 # operators
 
 
-def _operator_edits(program: Program) -> Sequence[Edit]:
+def _simplify_operator_edits(program: Program) -> Sequence[Edit]:
     edits: list[Edit] = []
     for i, statement in enumerate(program.statements):
         if with_plainest_operator(statement) is not None:
@@ -231,7 +231,7 @@ def _operator_edits(program: Program) -> Sequence[Edit]:
     return edits
 
 
-def _plain_operators(program: Program, edits: frozenset[Edit]) -> Program:
+def _simplify_operators(program: Program, edits: frozenset[Edit]) -> Program:
     statements: list[Statement] = []
     for i, statement in enumerate(program.statements):
         if (i, "operator") in edits:
@@ -245,12 +245,12 @@ def _plain_operators(program: Program, edits: frozenset[Edit]) -> Program:
     return dataclasses.replace(program, statements=tuple(statements))
 
 
-TREES = Pass("trees", _nested, _flatten)
+TREES = Pass("trees", _nested, _simplify_result_tree)
 _BUFFER = "buffer"
-MODULE = Pass("module", _module_edits, _less_held)
-BLOCKS = Pass("blocks", _block_edits, _plainer_blocks)
-SCENARIO = of_scenarios(Pass("scenario", _scenario_edits, _plain_scenario))
+MODULE = Pass("module", _module_edits, _simplify_module)
+BLOCKS = Pass("blocks", _simplify_block_edits, _plainer_blocks)
+SCENARIO = of_scenarios(Pass("scenario", _scenario_edits, _simplify_scenario))
 DEVICE = Pass("device", _device_edits, _on_one_device)
-KINDS = of_inputs(Pass("arguments' kinds", _kind_edits, _plain_arguments))
-STORAGES = of_inputs(Pass("storages", _storage_edits, _plain_storages))
-OPERATORS = Pass("operators", _operator_edits, _plain_operators)
+KINDS = of_inputs(Pass("arguments' kinds", _simplify_kind_edits, _simplify_arguments))
+STORAGES = of_inputs(Pass("storages", _simplify_storage_edits, _simplify_storages))
+OPERATORS = Pass("operators", _simplify_operator_edits, _simplify_operators)

@@ -286,7 +286,7 @@ def test_threads_and_processes_make_one_key(tmp_path: Path, monkeypatch: pytest.
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]
     found: set[str] = set()
-    threads = [threading.Thread(target=lambda: found.add(seal.secret().hex())) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.add(seal.seal_secret().hex())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -23,7 +23,7 @@ from torch import fx, nn
 import aot
 from aot.cache.__main__ import main
 from aot.cache.codec import Data, Uncacheable
-from aot.cache.source_digest import operator_data
+from aot.cache.source_digest import operator_digest
 from tests.support.agreement import leaf
 from tests.support.aot.operator_reads import CALLS, CODE, OBJECTS, WAYS
 
@@ -97,7 +97,7 @@ def gradient(op: Any) -> float:
 def data_of(op: Any) -> Data:
     """What is in the key of an operator; or why it has none."""
     try:
-        return operator_data(op._opoverload)
+        return operator_digest(op._opoverload)
     except Uncacheable as error:
         return error.reason
 
@@ -279,8 +279,8 @@ def test_what_looks_for_trouble_is_not_kept(name: str) -> None:
 
 def test_operators_of_torch_s_own_are_known_by_name() -> None:
     importlib.import_module("torch._dynamo._trace_wrapped_higher_order_op")
-    data = operator_data(torch.ops.flex_lib.zeros_and_scatter.default)
-    assert data == operator_data(torch.ops.flex_lib.zeros_and_scatter.default)
+    data = operator_digest(torch.ops.flex_lib.zeros_and_scatter.default)
+    assert data == operator_digest(torch.ops.flex_lib.zeros_and_scatter.default)
     assert "torch._dynamo._trace_wrapped_higher_order_op" in str(data)
 
 

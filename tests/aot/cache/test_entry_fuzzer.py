@@ -48,7 +48,9 @@ def find(worker: Worker, problem: str, change: Any, case: str = "differentiates"
     changed = entry_fuzzer.copy.deepcopy(good)
     change(changed)
     text = entry_fuzzer.json.dumps(changed).encode()
-    whole = entry_fuzzer.folders._HEAD + entry_fuzzer.seal.seal(entry_fuzzer.seal.secret(), file.stem, text)
+    whole = entry_fuzzer.folders._HEAD + entry_fuzzer.seal.seal(
+        entry_fuzzer.seal.seal_secret(), file.stem, text
+    )
     found = worker._run(chosen, file, whole + b"\n" + text, "sealed", wanted)
     return any(problem in one for one in found)
 
@@ -68,7 +70,7 @@ def says_the_word(content: Any) -> None:
 
 def test_an_operator_that_opens_a_file_is_found(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not find(worker, "", opens_a_file)
-    monkeypatch.setattr(graph_codec, "_may_run", lambda node, operators: True)
+    monkeypatch.setattr(graph_codec, "_may_graph_call", lambda node, operators: True)
     assert find(worker, "a graph has aten::from_file", opens_a_file)
 
 

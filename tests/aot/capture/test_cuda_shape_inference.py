@@ -23,7 +23,7 @@ class Asked:
     def __init__(self, builder: GraphBuilder) -> None:
         self.operations: list[Any] = []
         self._builder = builder
-        self._run = builder._of_kernel
+        self._run = builder._infer_by_kernel
 
     def __call__(
         self, op: Any, args: Any, kwargs: Any, call: Any = None, at: torch.device | None = None
@@ -41,7 +41,7 @@ def _infer(monkeypatch: pytest.MonkeyPatch, op: Any, *given: Any) -> tuple[list[
     """What the GPU is asked, and what is known of the result; tensors stand for others there."""
     builder = GraphBuilder(torch_fakes.FakeTensorMode())
     asked = Asked(builder)
-    monkeypatch.setattr(builder, "_of_kernel", asked)
+    monkeypatch.setattr(builder, "_infer_by_kernel", asked)
     monkeypatch.setattr(shape_inference, "_RECIPES", {})
     arguments = tuple(
         builder.placeholder(f"p{i}", intern(ValueMeta(tuple(one.shape), one.stride(), one.dtype, CUDA)))

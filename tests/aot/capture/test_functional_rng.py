@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import aot
 from aot.capture.recorder.functional_rng import functional_op
-from aot.partition.joint_graph import extract_both, parse_joint_graph
+from aot.partition.joint_graph import extract_forward_and_backward, parse_joint_graph
 from aot.partition.tensor_bytes import span_bytes
 from tests.support.agreement import (
     assert_agrees,
@@ -39,7 +39,7 @@ def recompute_all(module: fx.GraphModule, inputs: Sequence[Any], *, num_fwd_outp
     parts = parse_joint_graph(module, num_fwd_outputs)
     nodes = [n for n in module.graph.nodes if n.op == "call_function"]
     forward = [n for n in nodes if n not in parts.recorded_backward]
-    return extract_both(parts, forward, parts.primals, nodes)
+    return extract_forward_and_backward(parts, forward, parts.primals, nodes)
 
 
 PARTITIONERS: dict[str, Partition] = {

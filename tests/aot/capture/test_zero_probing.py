@@ -113,7 +113,7 @@ def test_a_mask_takes_as_many_values_as_it_has_set() -> None:
 
 def test_what_is_written_in_place_is_asked_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of fake tensors, whose rules for a batch norm are a hundred times slower."""
-    monkeypatch.setattr(Writing, "_clones_of_fakes", None)
+    monkeypatch.setattr(Writing, "_clones_for_mutation", None)
 
     def step(x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
         return torch.nn.functional.batch_norm(x, mean, var, training=True)

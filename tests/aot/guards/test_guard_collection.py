@@ -417,7 +417,7 @@ def test_what_is_looked_at_again_is_guarded_once() -> None:
     for number in range(3):
         module = types.ModuleType(f"settings_{number}")
         exec(f"def rate(x): return x.name_{number}", vars(module))
-        noted.note(module)
+        noted.track_module_got(module)
     found = places()
     assert found["ENTRY Settings.rate"] == 1
     assert max(found.values()) == 1

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 import aot
 from aot.partition import max_flow
-from aot.partition.knapsack import best_within
+from aot.partition.knapsack import knapsack_within
 from aot.partition.tensor_bytes import span_bytes
 from tests.support.agreement import leaf, non_leaf, values
 
@@ -297,7 +297,7 @@ def _smallest(vertices: int, arcs: list[tuple[int, int, int | None]]) -> int | N
     return best
 
 
-@pytest.mark.parametrize("with_solver", [max_flow.with_igraph, max_flow.with_networkx])
+@pytest.mark.parametrize("with_solver", [max_flow.with_igraph, max_flow.minimum_cut_with_networkx])
 def test_cuts_are_the_smallest_there_are(with_solver: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(max_flow, "_solver", lambda: with_solver)
     rng = random.Random(0)
@@ -321,7 +321,7 @@ def test_both_solvers_report_the_cut_nearest_to_the_sink() -> None:
     rng = random.Random(1)
     for _ in range(300):
         arcs = [(a, b, 100 if c is None else c) for a, b, c in _arcs(rng, 9)]
-        assert max_flow.with_igraph(9, arcs, 0, 8) == max_flow.with_networkx(9, arcs, 0, 8)
+        assert max_flow.with_igraph(9, arcs, 0, 8) == max_flow.minimum_cut_with_networkx(9, arcs, 0, 8)
     assert max_flow.with_igraph(4, [(0, 1, 2), (1, 2, 2), (2, 3, 2)], 0, 3) == {3}
 
 
@@ -337,7 +337,7 @@ def test_the_knapsack_is_filled_with_the_best() -> None:
         weights = [rng.randrange(1, 9) for _ in range(8)]
         worth = [float(rng.randrange(1, 9)) for _ in range(8)]
         capacity = rng.randrange(0, 30)
-        chosen = best_within(weights, worth, capacity)
+        chosen = knapsack_within(weights, worth, capacity)
         assert sum(weights[i] for i in chosen) <= capacity
         subsets = [[i for i in range(8) if bits >> i & 1] for bits in range(1 << 8)]
         fitting = [s for s in subsets if sum(weights[i] for i in s) <= capacity]
@@ -347,7 +347,7 @@ def test_the_knapsack_is_filled_with_the_best() -> None:
 def test_the_knapsack_never_exceeds_a_large_capacity() -> None:
     rng = random.Random(3)
     weights = [rng.randrange(1, 10**9) for _ in range(40)]
-    chosen = best_within(weights, [1.0] * 40, 5 * 10**9)
+    chosen = knapsack_within(weights, [1.0] * 40, 5 * 10**9)
     assert 0 < sum(weights[i] for i in chosen) <= 5 * 10**9
 
 

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from bench.compiler.opinfo.cases import MODULES, OPERATORS, Case, cases, variants
 from bench.compiler.opinfo.sweep import run_case
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 
 pytestmark = pytest.mark.clause("values")
 
-AOT = find("aot")
+AOT = find_target("aot")
 ALL = [(name, variant) for name in (*OPERATORS, *MODULES) for variant in variants(name)]
 
 # (Every third one: CI has ten minutes.)
@@ -162,4 +162,4 @@ def test_the_tables_name_what_there_is() -> None:
 )
 def test_a_difference_is_found(target: str, word: str) -> None:
     case = next(case for case in cases("nn_functional_dropout", "function") if case.index == 0)
-    assert run_case(case, find(target)).word == word
+    assert run_case(case, find_target(target)).word == word

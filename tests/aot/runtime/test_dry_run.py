@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import aot
-from aot.runtime.dry_run import ObservedState, observe_state
+from aot.runtime.dry_run import ObservedState, observe_call_state
 
 pytestmark = pytest.mark.clause("refusals")
 
@@ -22,7 +22,7 @@ def _facts(*tensors: Tensor, outputs: tuple[Any, ...] = (), change: Any = None) 
     versions, storages = [t._version for t in tensors], [_storage(t)[0] for t in tensors]
     if change is not None:
         change(*tensors)
-    return observe_state(tensors, versions, storages, outputs, _storage)
+    return observe_call_state(tensors, versions, storages, outputs, _storage)
 
 
 def test_what_is_alike_does_not_differ() -> None:
@@ -30,7 +30,7 @@ def test_what_is_alike_does_not_differ() -> None:
         x = torch.arange(6.0).reshape(2, 3)
         return _facts(x, x[1], outputs=(x.t(), None, x))
 
-    assert made().difference(made()) is None
+    assert made().first_difference(made()) is None
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_what_is_alike_does_not_differ() -> None:
 )
 def test_one_change_is_told(change: Any, word: str) -> None:
     x, y = torch.zeros(2, 3), torch.zeros(2, 3)
-    difference = _facts(x).difference(_facts(y, change=change))
+    difference = _facts(x).first_difference(_facts(y, change=change))
     assert difference is not None
     assert word in difference
 
@@ -61,8 +61,8 @@ def test_a_view_that_leads_nowhere_is_told() -> None:
         base = torch.ones(3, requires_grad=True)
         return _facts(base, base[1:], change=change)
 
-    assert made(True).difference(made(True)) is None
-    difference = made(True).difference(made(False))
+    assert made(True).first_difference(made(True)) is None
+    difference = made(True).first_difference(made(False))
     assert difference is not None
     assert difference.startswith("tensor 1: whether gradients get from it to its base would be False")
 
@@ -70,7 +70,7 @@ def test_a_view_that_leads_nowhere_is_told() -> None:
 def test_strides_that_mean_nothing_do_not_differ() -> None:
     one = _facts(torch.empty_strided((1, 3), (3, 1)), torch.empty_strided((0, 3), (3, 1)))
     other = _facts(torch.empty_strided((1, 3), (7, 1)), torch.empty_strided((0, 3), (1, 1)))
-    assert one.difference(other) is None
+    assert one.first_difference(other) is None
 
 
 def test_an_order_that_cannot_be_repeated_is_refused_before_anything_is_changed() -> None:

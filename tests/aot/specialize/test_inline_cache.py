@@ -14,7 +14,7 @@ from torch import Tensor
 
 import aot
 from aot.specialize.call import analyze_arguments, flatten_arguments
-from aot.specialize.inline_cache import EVERY, MISS, MOST, compile_test
+from aot.specialize.inline_cache import EVERY, MISS, MOST, compile_inline_test
 from aot.torch_internals import ambient_state, dispatcher, tensor_impl
 from fuzz.campaign.workers.handlers import program
 from fuzz.program.printer import load
@@ -126,7 +126,7 @@ def test_the_test_of_a_key_passes_for_calls_of_this_key_alone(name: str, mode: s
         except aot.errors.UnsupportedArgument:
             assert mode == "inference_mode"
             return
-        passes = compile_test(arguments)
+        passes = compile_inline_test(arguments)
         if passes is None:
             assert name == "base and detached"
             return
@@ -152,7 +152,7 @@ def test_generated_arguments_are_told_apart_as_by_their_keys() -> None:
         args, *_ = loaded.makes[0]()
         leaves, tree = flatten_arguments(tuple(args), {})
         arguments = analyze_arguments(leaves)
-        calls.append((leaves, tree, arguments, compile_test(arguments)))
+        calls.append((leaves, tree, arguments, compile_inline_test(arguments)))
     made = [call for call in calls if call[3] is not None]
     assert len(made) > len(calls) / 2
     passed = 0

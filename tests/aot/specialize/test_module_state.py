@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import aot
-from aot.specialize.module_state import implicit_leaves
+from aot.specialize.module_state import module_state_leaves
 from tests.support.agreement import values
 
 pytestmark = pytest.mark.clause("repeat")
@@ -128,5 +128,5 @@ def test_a_module_that_tells_its_submodules_itself_is_looked_through_at_each_cal
         def named_modules(self, *args: Any, **kwargs: Any) -> Any:
             yield "", self
 
-    assert implicit_leaves(Hiding()) is None
-    assert implicit_leaves(nn.Linear(1, 1)) is not None
+    assert module_state_leaves(Hiding()) is None
+    assert module_state_leaves(nn.Linear(1, 1)) is not None

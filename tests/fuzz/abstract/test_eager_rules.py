@@ -49,7 +49,7 @@ def illegal(program: Program) -> str | None:
         row = OPERATORS[statement.operator]
         modes = state.modes(program.blocks, statement.block)
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
-        reason = eager_rules.raises_now(use)
+        reason = eager_rules.eager_error_now(use)
         if reason:
             return reason
         interpret_statement(state, i, statement, program.blocks)

@@ -57,7 +57,7 @@ class _Campaign(Campaign):
     made: _Struck
     strike: Callable[[Cluster], None]
 
-    def _workers(self) -> Cluster:
+    def _make_workers(self) -> Cluster:
         where = self._configuration.cluster
         assert where is not None
         self.made = _Struck(where, Node.of(self._configuration, 1), self.strike)
@@ -200,7 +200,7 @@ def test_a_node_with_other_versions_is_refused(node: Node) -> None:
     lease = '{"node": %s, "items": [], "limit": 1, "fresh": false}'
     for change, words in (({"torch": "1.0"}, "a node has torch"), ({"generator": "x"}, "another version of")):
         text = cluster.json.dumps(cluster.asdict(replace(node, **change)))
-        assert words in cluster.work(lease % text)
+        assert words in cluster.run_lease_on_node(lease % text)
 
 
 def test_what_is_no_cluster_is_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

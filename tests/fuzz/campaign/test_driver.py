@@ -20,7 +20,7 @@ from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Death, Job
 from fuzz.corpus import case_file
 from fuzz.report import json_output, tables
-from fuzz.report.html_report import page
+from fuzz.report.html_report import report_page
 from tests.fuzz import bad_targets
 
 pytestmark = pytest.mark.usefixtures("helpers_are_importable")
@@ -192,7 +192,7 @@ def test_a_slow_target_leaves_the_others_their_share_of_the_time(
     for name, seconds, cases in (("eager", 30.0, 5), ("tests.fuzz.bad_targets:good", 2.0, 400)):
         tally, line = campaign._ledger.tallies[name], campaign._ledger.lines[name]
         tally.seconds, tally.cases, line.settled, line.issued = seconds, cases, cases, cases
-    campaign._issue()
+    campaign._issue_leases()
     assert [job.items[0]["target"] for job in submitted] == [expected]
 
 
@@ -301,7 +301,7 @@ def test_a_case_that_the_generator_cannot_make_ends_no_campaign(monkeypatch: pyt
 
     campaign = Campaign(_configuration("good", cases=1))
     monkeypatch.setattr(handlers, "generate", failing)
-    campaign._arrive(
+    campaign._settle_arrived_case(
         "tests.fuzz.bad_targets:good", 0, RunOutcome("poisoned", "", (), "the fuzzer failed on it", 0.0)
     )
     campaign._ledger.settle()
@@ -328,8 +328,8 @@ def test_a_death_that_a_control_dies_too_proves_nothing_and_is_counted_apart() -
     assert (likewise.crashes, itself.crashes) == (0, 1)
     reason = "tests.fuzz.bad_targets:crashes_on_exp does it too"
     assert likewise.poisons == {reason: 1}
-    data = json_output.campaign(summary)
+    data = json_output.campaign_json(summary)
     assert [data["targets"][name]["poisons"] for name in names] == [{reason: 1}, {}]
     assert data["poisons"] == {reason: 1}
-    assert reason in tables.campaign(summary)
-    assert f"Poisoned on {names[0]}: {reason} (1)." in page(summary)
+    assert reason in tables.campaign_table(summary)
+    assert f"Poisoned on {names[0]}: {reason} (1)." in report_page(summary)

@@ -84,7 +84,7 @@ RUN = ("run", "--target", "eager", "--cases", "100000", "--out", "found", "--jso
 # Once the scheduler has answered, it is given up after fewer seconds without one.
 SOON_GIVEN_UP = """
 import sys
-from fuzz.campaign import cluster
+from fuzz.campaign.workers import cluster
 from fuzz.cli import main
 
 connect = cluster.Cluster._connect

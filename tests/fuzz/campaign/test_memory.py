@@ -10,7 +10,7 @@ import pytest
 from fuzz.campaign import memory_gauge
 from fuzz.campaign.configuration import Budget, Configuration
 from fuzz.campaign.driver import Campaign
-from fuzz.campaign.memory_gauge import MIB, Gauge, Growth, Sample, growth, resident
+from fuzz.campaign.memory_gauge import MIB, Gauge, Growth, Sample, memory_growth, resident_memory
 from fuzz.campaign.store import Store
 from fuzz.campaign.summary import summarize
 from fuzz.campaign.workers import handlers
@@ -64,8 +64,8 @@ def test_the_driver_does_not_grow_once_it_is_warm(tmp_path: Path, monkeypatch: p
     assert driver.end - driver.warm < ROOM
     assert min(sample.driver for sample in samples) > 50 * MIB
     assert worker.end > 50 * MIB
-    assert "Memory: driver" in tables.campaign(summary)
-    assert json_output.campaign(summary)["memory"]["driver"] == {"warm": driver.warm, "end": driver.end}
+    assert "Memory: driver" in tables.campaign_table(summary)
+    assert json_output.campaign_json(summary)["memory"]["driver"] == {"warm": driver.warm, "end": driver.end}
     drawn = [one for one in summary.course if one.driver]
     assert max(one.driver for one in drawn) == max(sample.driver for sample in samples)
 
@@ -77,7 +77,7 @@ def test_a_sample_is_what_the_workers_said_since_the_last_one() -> None:
     gauge.heard(7)
     first = gauge.read(1.0)
     assert first is not None and (first.at, first.worker) == (1.0, 9)
-    assert first.driver == pytest.approx(resident(), rel=0.2)
+    assert first.driver == pytest.approx(resident_memory(), rel=0.2)
     gauge.heard(3)
     assert gauge.read(1.0 + memory_gauge.SAMPLE_SECONDS / 2) is None
     second = gauge.read(1.0 + memory_gauge.SAMPLE_SECONDS)
@@ -87,10 +87,10 @@ def test_a_sample_is_what_the_workers_said_since_the_last_one() -> None:
 def test_growth_is_from_the_second_quarter_to_the_last() -> None:
     samples = [Sample(float(at), 1000 + at, 50) for at in range(101)]
     samples[5] = replace(samples[5], worker=900)
-    assert growth(samples, 100.0) == (
+    assert memory_growth(samples, 100.0) == (
         Growth("driver", 1050, 1100),
         Growth("largest worker", 50, 50),
     )
-    assert growth(samples[:20], 100.0) == ()
+    assert memory_growth(samples[:20], 100.0) == ()
     silent = [replace(one, worker=0) if one.at < 60 else one for one in samples]
-    assert [one.process for one in growth(silent, 100.0)] == ["driver"]
+    assert [one.process for one in memory_growth(silent, 100.0)] == ["driver"]

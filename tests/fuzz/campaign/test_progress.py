@@ -26,7 +26,7 @@ PROGRESS = Progress(20.0, {"aot": TALLY}, 3, WORKERS, False, 40.0)
 
 def _rendered(progress: Progress) -> str:
     console = Console(file=io.StringIO(), width=120)
-    console.print(campaign_progress.view(CONFIGURATION, progress))
+    console.print(campaign_progress.progress_view(CONFIGURATION, progress))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert isinstance(text, str)
     return text
@@ -43,7 +43,9 @@ def test_a_narrow_terminal_shows_whole_words() -> None:
     console = Console(file=io.StringIO(), width=80)
     tally = Tally(cases=12345, agree=12000, poisoned=100, refused=45, findings=200)
     console.print(
-        campaign_progress.view(CONFIGURATION, replace(PROGRESS, tallies={"torch-aot-function": tally}))
+        campaign_progress.progress_view(
+            CONFIGURATION, replace(PROGRESS, tallies={"torch-aot-function": tally})
+        )
     )
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "…" not in text
@@ -66,7 +68,7 @@ def test_a_log_gets_a_plain_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(campaign_progress, "LINE_SECONDS", 0.0)
         watch(PROGRESS)
         watch(PROGRESS)
-    assert log.getvalue().splitlines() == [campaign_progress.line(CONFIGURATION, PROGRESS)] * 2
+    assert log.getvalue().splitlines() == [campaign_progress.progress_line(CONFIGURATION, PROGRESS)] * 2
     assert "\x1b" not in log.getvalue()
 
 
@@ -82,7 +84,7 @@ def test_a_log_that_nobody_reads_stops_nothing() -> None:
 
 
 def test_durations_are_read_easily() -> None:
-    assert [campaign_progress.duration(n) for n in (0.4, 59.6, 3599, 3600)] == [
+    assert [campaign_progress.duration_in_words(n) for n in (0.4, 59.6, 3599, 3600)] == [
         "0 s",
         "1 min 0 s",
         "59 min 59 s",

@@ -160,8 +160,8 @@ def test_arguments_are_written_by_how_they_alias() -> None:
         (),
         Ref("a0"),
     )
-    assert buckets.arguments(made) == "a:grad:nonleaf~data a b:float64:0d"
-    assert buckets.arguments(DUPLICATE) == "a:grad ="
+    assert buckets.bucket_arguments(made) == "a:grad:nonleaf~data a b:float64:0d"
+    assert buckets.bucket_arguments(DUPLICATE) == "a:grad ="
 
 
 def test_how_calls_are_made_is_written() -> None:

@@ -17,14 +17,14 @@ import torch
 from fuzz.campaign.replay import replay
 from fuzz.cli import main
 from fuzz.corpus import buckets
-from fuzz.corpus.case_file import MAX_BYTES, Case, Origin, dumps, files, read, slug, write
+from fuzz.corpus.case_file import MAX_BYTES, Case, Origin, case_files, case_slug, case_text, read, write_case
 from fuzz.corpus.collection import Collection
 from fuzz.errors import CorpusError
 from fuzz.execute.case import execute
 from fuzz.ir import renames
 from fuzz.operators import OPERATORS
 from fuzz.program.decode import FORMAT
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from oracles import Finding
 from tests.support.fuzz.small_programs import (
     DOUBLE_IN_PLACE,
@@ -49,7 +49,7 @@ CASE = Case(
 def test_an_operator_that_was_renamed_is_read_by_its_new_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old = dumps(replace(CASE, program=LOST_THROUGH_EXPAND, bucket="values/out/expand + in-place/a"))
+    old = case_text(replace(CASE, program=LOST_THROUGH_EXPAND, bucket="values/out/expand + in-place/a"))
     (tmp_path / "old.json").write_text(old.replace("expand", "broaden"))
     with pytest.raises(CorpusError, match="broaden"):
         read(tmp_path / "old.json")
@@ -67,7 +67,7 @@ def test_renames_lead_to_operators_that_exist() -> None:
 
 def test_fields_of_other_tools_are_kept(tmp_path: Path) -> None:
     case = replace(CASE, extra={"x-triaged-by": "somebody"})
-    write(tmp_path / "case.json", case)
+    write_case(tmp_path / "case.json", case)
     assert read(tmp_path / "case.json") == case
 
 
@@ -111,17 +111,17 @@ def test_a_hostile_document_costs_little_memory(text: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("program", [DOUBLE_IN_PLACE, DUPLICATE, TWO_MUTATED_ALIASES])
 def test_what_is_written_is_read_again(program: Any, tmp_path: Path) -> None:
     case = replace(CASE, program=program)
-    write(tmp_path / "case.json", case)
+    write_case(tmp_path / "case.json", case)
     assert read(tmp_path / "case.json") == case
-    write(tmp_path / "case.json", replace(case, issue=None))
+    write_case(tmp_path / "case.json", replace(case, issue=None))
     assert read(tmp_path / "case.json").issue is None
-    write(tmp_path / "case.json", replace(case, versions={"aot": ">=2.12"}))
+    write_case(tmp_path / "case.json", replace(case, versions={"aot": ">=2.12"}))
     assert read(tmp_path / "case.json").versions == {"aot": ">=2.12"}
     assert [file.name for file in tmp_path.iterdir()] == ["case.json"]
 
 
 def test_a_file_is_for_people_too() -> None:
-    text = dumps(CASE)
+    text = case_text(CASE)
     lines = text.splitlines()
     assert max(map(len, lines)) <= 170
     assert any('"def f(a0):"' in line for line in lines)
@@ -130,7 +130,7 @@ def test_a_file_is_for_people_too() -> None:
 
 
 def _changed(change: Callable[[dict[str, Any]], Any]) -> str:
-    data = json.loads(dumps(CASE))
+    data = json.loads(case_text(CASE))
     change(data)
     return json.dumps(data)
 
@@ -144,7 +144,7 @@ def test_what_is_expected_on_some_versions_of_torch_is_not_on_others() -> None:
 
 HOSTILE = {
     "empty": ("", "at line 1, column 1"),
-    "truncated": (dumps(CASE)[:700], "at line "),
+    "truncated": (case_text(CASE)[:700], "at line "),
     "not an object": ("[1, 2]", "not an object"),
     "another format": (
         _changed(lambda data: data.update(format=FORMAT + 1)),
@@ -159,7 +159,7 @@ HOSTILE = {
         _changed(lambda data: data["program"]["storages"][0].update(size=[10**6, 10**6])),
         "at program.storages[0].size",
     ),
-    "absurd number": (dumps(CASE).replace('"seed": 1', '"seed": 1' + "0" * 5000), "not JSON"),
+    "absurd number": (case_text(CASE).replace('"seed": 1', '"seed": 1' + "0" * 5000), "not JSON"),
     "endless texts of others": (
         _changed(lambda data: data.update({f"x-{i}": "" for i in range(100)})),
         "fields x-... than allowed",
@@ -205,7 +205,7 @@ def test_what_cannot_be_opened_is_refused(path: str, tmp_path: Path) -> None:
 
 
 def test_source_in_a_file_is_never_run(tmp_path: Path) -> None:
-    data = json.loads(dumps(CASE))
+    data = json.loads(case_text(CASE))
     data["source"] = [f"open({str(tmp_path / 'ran')!r}, 'w')"]
     (tmp_path / "case.json").write_text(json.dumps(data))
     assert read(tmp_path / "case.json") == CASE
@@ -216,20 +216,20 @@ def test_files_are_found_in_folders_in_order(tmp_path: Path) -> None:
     for name in ("b.json", "a.json", "deep/c.json", "note.txt", ".hidden.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
-    found = [str(file.relative_to(tmp_path)) for file in files([tmp_path, tmp_path / "no.json"])]
+    found = [str(file.relative_to(tmp_path)) for file in case_files([tmp_path, tmp_path / "no.json"])]
     assert found == ["a.json", "b.json", "deep/c.json", "no.json"]
 
 
 def test_slugs_are_file_names_and_differ() -> None:
     long = "values/out/" + " + ".join(f"operator_{number}" for number in range(30))
-    names = {slug(long, "t"), slug(long + "x", "t"), slug("a/b: c", "pkg.mod:f")}
+    names = {case_slug(long, "t"), case_slug(long + "x", "t"), case_slug("a/b: c", "pkg.mod:f")}
     assert len(names) == 3
     assert all(len(name) <= 100 and name.replace("-", "").replace("_", "").isalnum() for name in names)
 
 
 RECORDED = [
     (file.name, target, state)
-    for file in files([Path(__file__).parents[3] / "corpus"])
+    for file in case_files([Path(__file__).parents[3] / "corpus"])
     for target, state in read(file).expected.items()
 ]
 
@@ -266,7 +266,7 @@ def test_a_recorded_case_still_does_what_its_file_says(name: str, target: str, s
         assert row.as_expected and row.outcome in ("agree", "finding"), row
         assert elsewhere or row.bucket == (case.bucket if state == "differs" else ""), row
         return
-    compiler = find(target)
+    compiler = find_target(target)
     compiler.prepare()
     result = execute(case.program, compiler)
     if (name, target) in BY_VECTORS and torch.backends.cpu.get_cpu_capability() != "AVX512":
@@ -294,6 +294,6 @@ def test_the_page_of_what_was_found_is_that_of_the_corpus(
     page = (root / "docs" / "found.md").read_text(encoding="utf-8")
     _, mark, printed = page.partition("<!-- aotfuzz corpus list --markdown -->\n\n")
     assert mark and printed == table
-    cases = {file.name: read(file) for file in files([root / "corpus"])}
+    cases = {file.name: read(file) for file in case_files([root / "corpus"])}
     live = {name for name, case in cases.items() if "differs" in case.expected.values()}
     assert set(re.findall(r"\(\.\./corpus/(.*?)\)", printed)) == live

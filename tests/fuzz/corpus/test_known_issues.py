@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.campaign.known_issue_status import standings, unchecked_standings
+from fuzz.campaign.known_issue_status import known_issue_standings, unchecked_standings
 from fuzz.corpus import case_file
 from fuzz.corpus.collection import Collection
-from fuzz.corpus.known_issues import Issue, IssueStatus, read
+from fuzz.corpus.known_issues import Issue, IssueStatus, read_known_issues
 from fuzz.errors import CorpusError
 from tests.fuzz.corpus.test_corpus import CASE
 from tests.support.fuzz.small_programs import LOST_THROUGH_EXPAND, SINE
@@ -45,14 +45,14 @@ def test_versions_bound_an_issue() -> None:
     assert issue.concerns("2.12.1+cpu")
     assert not issue.concerns("2.13.0")
     assert issue.concerns("2.13.0.dev20260101") is False
-    (standing,) = standings([issue], Path(), ["torch-aot-function"], "2.13.0")
+    (standing,) = known_issue_standings([issue], Path(), ["torch-aot-function"], "2.13.0")
     assert standing.state == "elsewhere"
     assert not standing.covers("torch-aot-function", BUCKET, LOST_THROUGH_EXPAND)
 
 
 def test_what_became_of_an_issue_is_seen_by_running_its_case(tmp_path: Path) -> None:
-    case_file.write(tmp_path / "lost.json", replace(CASE, program=LOST_THROUGH_EXPAND, bucket=BUCKET))
-    case_file.write(tmp_path / "fine.json", replace(CASE, program=SINE, bucket=BUCKET))
+    case_file.write_case(tmp_path / "lost.json", replace(CASE, program=LOST_THROUGH_EXPAND, bucket=BUCKET))
+    case_file.write_case(tmp_path / "fine.json", replace(CASE, program=SINE, bucket=BUCKET))
     issues = [
         LOST,
         replace(LOST, case="fine.json"),
@@ -61,7 +61,7 @@ def test_what_became_of_an_issue_is_seen_by_running_its_case(tmp_path: Path) -> 
         replace(LOST, expected="agrees", case="fine.json"),
         replace(LOST, targets=("another",)),
     ]
-    found = standings(issues, tmp_path, ["torch-aot-function"], "2.13.0")
+    found = known_issue_standings(issues, tmp_path, ["torch-aot-function"], "2.13.0")
     assert [one.state for one in found] == ["reproduces", "gone", "unchecked", "back", "fixed"]
     assert [IssueStatus.from_json(one.to_json()) for one in found] == list(found)
     assert {one.state for one in unchecked_standings(issues, ["torch-aot-function"], "2.13.0")} == {
@@ -79,7 +79,7 @@ signature = "input-data/*"
 
 def test_a_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "known.toml").write_text(GOOD)
-    assert read(tmp_path / "known.toml") == (Issue("lost", ("aot",), signature="input-data/*"),)
+    assert read_known_issues(tmp_path / "known.toml") == (Issue("lost", ("aot",), signature="input-data/*"),)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 def test_a_wrong_file_is_told_what_is_wrong(text: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "known.toml").write_text(text)
     with pytest.raises(CorpusError) as raised:
-        read(tmp_path / "known.toml")
+        read_known_issues(tmp_path / "known.toml")
     assert complaint in str(raised.value)
     assert "known.toml" in str(raised.value)
 

@@ -25,7 +25,7 @@ from fuzz.program.decode import Autocast, Program, Ref, Scenario, from_json, spl
 from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
 from fuzz.repro import script
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 from oracles import Finding, Observation
 from tests.support.fuzz.outcomes import exit_status
@@ -119,7 +119,7 @@ def test_each_device_is_judged_and_then_one_by_the_other(time: int, second: str)
 def test_what_eager_does_otherwise_on_the_gpu_is_not_held_against_others(
     eager: Function, name: str, outcome: str, second: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(execute_module, "find", lambda _: Target("eager", "", eager))
+    monkeypatch.setattr(execute_module, "find_target", lambda _: Target("eager", "", eager))
     square = dataclasses.replace(SINE, storages=(dataclasses.replace(SINE.storages[0], size=(3, 3)),))
     result = _both(square, _wrong_at((3,)), name)
     assert result.outcome == outcome
@@ -138,14 +138,14 @@ def wrong(f):
     return lambda *args: f(*args) + (device == "cpu:0")
 """
     finding = Finding("values", "out", "1", "2", "it was seen once")
-    text = script.script(on_device(SUM, BOTH), "eager", finding)
+    text = script.repro_script(on_device(SUM, BOTH), "eager", finding)
     assert exit_status(text) == 0
     text = text.replace("look(lambda *args: (f)", "look(lambda *args: (wrong(f))")
     assert exit_status(text.replace("\n\n\ndef f(", f"\n\n{wrong}\n\ndef f(")) == 1
 
 
 def test_a_script_of_a_crash_runs_on_each_device(second: str) -> None:
-    text = script.script(on_device(SUM, BOTH), "eager", buckets.death("crash", "killed by SIGABRT", ""))
+    text = script.repro_script(on_device(SUM, BOTH), "eager", buckets.death("crash", "killed by SIGABRT", ""))
     namespace: dict[str, Any] = {"__name__": "__main__"}
     ran: list[str] = []
     with contextlib.suppress(SystemExit):
@@ -191,5 +191,5 @@ def _differs_on(device: str, one: Program) -> bool:
 @pytest.mark.parametrize("name", ["eager", "aot", "aot-min-cut"])
 @pytest.mark.parametrize("one", PROGRAMS)
 def test_on_a_cpu_and_a_gpu(one: Program, name: str) -> None:
-    result = execute(on_device(one, BOTH), find(name))
+    result = execute(on_device(one, BOTH), find_target(name))
     assert result.outcome == "agree", result.reason

@@ -18,7 +18,7 @@ from fuzz.execute.call import Result
 from fuzz.execute.case import execute
 from fuzz.program.decode import Call, Program, Ref, Scenario, Seq, Statement, Storage
 from fuzz.targets.builtin_targets import reset_dynamo
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 from tests.fuzz.bad_targets import (
     breaks_its_process,
@@ -166,13 +166,13 @@ def test_what_is_wrong_in_a_program_without_a_twin_is_found() -> None:
     shown = Statement("view_dtype", ("a0",), (("dtype", "int32"),), ("v0",))
     subject = replace(SINE, statements=(*SINE.statements, replace(shown, results=("v9",))))
     shifted = Target("under-test", "", lambda function: lambda value: function(value) + 0.25)
-    assert execute(subject, find("eager")).outcome == "agree"
+    assert execute(subject, find_target("eager")).outcome == "agree"
     assert [one.clause for one in execute(subject, shifted).findings][:1] == ["values"]
 
 
 def test_the_twin_in_double_precision_is_made_where_numbers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fuzz.execute.case.upcast", None)
-    assert execute(SINE, find("eager")).outcome == "agree"
+    assert execute(SINE, find_target("eager")).outcome == "agree"
     with pytest.raises(TypeError):
         execute(SINE, Target("under-test", "", lambda function: lambda value: function(value) + 0.25))
 
@@ -203,7 +203,7 @@ def test_only_who_promises_it_is_asked_to_run_the_function_once() -> None:
     [(CUBE_TWICE, "eager"), (SINE_OF_ANOTHER_SIZE, "eager"), (SINE_OF_ANOTHER_SIZE, "aot")],
 )
 def test_targets_agree_on_steps_and_later_calls(program: Program, name: str) -> None:
-    assert execute(program, find(name)).outcome == "agree"
+    assert execute(program, find_target(name)).outcome == "agree"
 
 
 @pytest.mark.parametrize("threshold", [1, 100_000])
@@ -290,7 +290,7 @@ def test_what_the_control_raises_too_proves_nothing_whatever_else_is_raised() ->
     )
     storage = Storage("float32", (2, 2), seed=1, requires_grad=True)
     two = program(*statements, returns=Ref("v3"), storage=storage)
-    target = find("aot-compile")
+    target = find_target("aot-compile")
     target.prepare()
     result = execute(two, target)
     if torch.__version__ < "2.12":
@@ -345,12 +345,12 @@ def test_a_wrong_compiler_agrees_where_its_fault_does_not_matter(compiler: Compi
 @pytest.mark.parametrize("program", [DOUBLE_IN_PLACE, RETURN_VIEW, SINE, SQUARE_OF_LEAF, DUPLICATE])
 @pytest.mark.parametrize("name", ["eager", "torch-aot-function", "aot"])
 def test_targets_agree_on_simple_programs(program: Program, name: str) -> None:
-    assert execute(program, find(name)).outcome == "agree"
+    assert execute(program, find_target(name)).outcome == "agree"
 
 
 def test_stock_torch_differs_where_it_is_known_to() -> None:
-    assert execute(LOST_THROUGH_EXPAND, find("torch-aot-function")).findings[0].clause == "input-data"
-    target = find("torch-aot-eager")
+    assert execute(LOST_THROUGH_EXPAND, find_target("torch-aot-function")).findings[0].clause == "input-data"
+    target = find_target("torch-aot-eager")
     target.prepare()
     assert execute(LOST_IN_SCALAR, target).findings[0].clause == "input-data"
 
@@ -448,12 +448,12 @@ def test_a_target_that_leaves_torch_broken_is_a_finding(monkeypatch: pytest.Monk
         return observe(program, function, *rest, **options)
 
     monkeypatch.setattr(call_module, "run_and_observe", fails_on_targets)
-    result = execute(SINE, find("eager"))
+    result = execute(SINE, find_target("eager"))
     assert (result.outcome, result.intact) == ("finding", False)
     assert "all can be looked at in eager, RuntimeError: dispatcher lost in the target" in str(
         result.findings[0]
     )
-    monkeypatch.setattr(call_module, "_intact", lambda: False)
-    result = execute(SINE, find("eager"))
+    monkeypatch.setattr(call_module, "_is_torch_intact", lambda: False)
+    result = execute(SINE, find_target("eager"))
     assert (result.outcome, result.intact) == ("finding", False)
     assert "dispatcher lost in the target" in str(result.findings[0])

@@ -17,7 +17,7 @@ def test_what_was_there_before_a_case_is_collected_or_passed_over() -> None:
     gc.disable()
     try:
         kept, garbage = [_Garbage()], weakref.ref(_Garbage())
-        handlers.handle(handlers.case_item(0, 0, "single", "cpu", "eager"))
+        handlers.handle_item(handlers.case_item(0, 0, "single", "cpu", "eager"))
         assert garbage() is None
         assert not any(one is kept for one in gc.get_objects())
     finally:

@@ -39,9 +39,9 @@ from fuzz.program.decode import (
     final_state,
     initial_state,
     interpret_statement,
-    references,
     split_calls,
     to_json,
+    tree_references,
 )
 from fuzz.program.printer import load
 from oracles import Backward
@@ -201,7 +201,7 @@ def test_operands_that_overlap_in_part() -> None:
         for i, statement in executed_statements(program):
             row = OPERATORS[statement.operator]
             use = state.use(row, statement.operands, dict(statement.attributes))
-            if "in part" in (eager_rules.raises_now(use) or ""):
+            if "in part" in (eager_rules.eager_error_now(use) or ""):
                 assert isinstance(execute(program), RuntimeError), load(program).text
                 refused += 1
             interpret_statement(state, i, statement, program.blocks)
@@ -302,7 +302,7 @@ def test_programs_are_small() -> None:
             if isinstance(value, AbstractTensor):
                 elements = torch.Size(value.meta.size).numel()
                 assert elements <= MAX_ELEMENTS and len(value.meta.size) <= MAX_RANK
-        assert len(list(references(program.returns))) <= MAX_RETURNS
+        assert len(list(tree_references(program.returns))) <= MAX_RETURNS
         assert len(program.statements) <= 22  # twelve, and the longest motif
         assert len(program.arguments) <= 24
 
@@ -363,7 +363,7 @@ def test_unused_results_are_returned() -> None:
     for program in programs("mixed", 300):
         used = {name for statement in program.statements for name in statement.operands}
         unused = [n for s in program.statements for n in s.results if n not in used]
-        returned = set(references(program.returns))
+        returned = set(tree_references(program.returns))
         if len(returned) < MAX_RETURNS and not expected_to_raise(program):
             state = final_state(program)
             kept = (state.is_stale, state.is_unwatched, state.is_hooked)
@@ -378,7 +378,7 @@ def test_memory_that_is_kept_under_another_counter_is_not_returned() -> None:
     for program in programs("autograd", 1500):
         state = final_state(program)
         kept += any(state.is_unwatched(n) for n in state.names)
-        assert not any(state.is_unwatched(name) for name in references(program.returns))
+        assert not any(state.is_unwatched(name) for name in tree_references(program.returns))
     assert kept > 5
 
 

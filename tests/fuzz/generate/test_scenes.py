@@ -33,7 +33,10 @@ def test_a_scene_is_there_in_its_whole(number: int, monkeypatch: pytest.MonkeyPa
     assert whole > PROGRAMS // 2
 
 
-@pytest.mark.parametrize("motif, feature", [("turned", "metadata: past a history"), ("cut_off", "detach")])
+@pytest.mark.parametrize(
+    "motif, feature",
+    [("write_and_lay_out_anew", "metadata: past a history"), ("detach_beside_write", "detach")],
+)
 def test_a_motif_of_a_scene_finds_what_it_wants(
     motif: str, feature: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,7 +52,9 @@ def test_a_motif_of_a_scene_finds_what_it_wants(
 
 
 def test_what_is_kept_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenes = [scene for scene in SCENES if scene.motif.__name__ in ("kept_twice", "recomputed")]
+    scenes = [
+        scene for scene in SCENES if scene.motif.__name__ in ("save_two_aliases", "recompute_of_written")
+    ]
     assert len(scenes) > 2
     for scene in scenes:
         programs = list(_programs(scene, monkeypatch))
@@ -57,7 +62,7 @@ def test_what_is_kept_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_lies_before_an_argument_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    (scene,) = (scene for scene in SCENES if scene.motif.__name__ == "_around")
+    (scene,) = (scene for scene in SCENES if scene.motif.__name__ == "_scene_of_saved_surroundings")
     shown = 0
     for program in _programs(scene, monkeypatch):
         (view,) = program.arguments

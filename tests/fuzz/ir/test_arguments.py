@@ -27,7 +27,7 @@ from fuzz.program.decode import (
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
 from fuzz.repro import script as repro_script
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from tests.support.fuzz.small_programs import call
 
 ALL = View(0, (2, 2), (2, 1), 0)
@@ -159,7 +159,7 @@ def test_a_call_is_made_under_autocast() -> None:
     def compiled(function: Any) -> Any:
         return lambda *args: (seen.append((result := function(*args)).dtype), result)[1]
 
-    target = replace(find("eager"), name="notes", compile=compiled)
+    target = replace(find_target("eager"), name="notes", compile=compiled)
     later = Call(CAST.storages, CAST.arguments)
     program = replace(CAST, later=(later, replace(later, scenario=Scenario(autocast="float16"))))
     assert execute(program, target).outcome == "agree"
@@ -176,9 +176,9 @@ def test_a_compiler_that_forgets_autocast_is_found() -> None:
 
         return uncast
 
-    result = execute(CAST, replace(find("eager"), name="forgets", compile=compiled))
+    result = execute(CAST, replace(find_target("eager"), name="forgets", compile=compiled))
     assert [finding.clause for finding in result.findings][:1] == ["values"]
-    script = repro_script.script(CAST, "torch-aot-eager", result.findings[0])
+    script = repro_script.repro_script(CAST, "torch-aot-eager", result.findings[0])
     assert 'with torch.autocast("cpu", dtype=torch.bfloat16):' in script
     compile(script, "script", "exec")
 

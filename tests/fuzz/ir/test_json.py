@@ -35,8 +35,8 @@ from fuzz.program.decode import (
     check,
     final_state,
     from_json,
-    references,
     to_json,
+    tree_references,
 )
 from fuzz.program.printer import load
 from tests.support.fuzz.json_program import PROGRAM
@@ -256,7 +256,7 @@ def test_a_document_of_format_13_is_read() -> None:
 
 
 def test_references_are_in_order() -> None:
-    assert list(references(PROGRAM.returns)) == ["v0", "a4", "v5"]
+    assert list(tree_references(PROGRAM.returns)) == ["v0", "a4", "v5"]
 
 
 def test_trace_knows_the_values() -> None:

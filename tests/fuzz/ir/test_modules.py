@@ -29,7 +29,7 @@ from fuzz.program.decode import (
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
 from fuzz.repro import script
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 from oracles import Backward
 from tests.support.fuzz.outcomes import assert_found
@@ -133,8 +133,8 @@ def test_a_tensor_may_be_an_attribute_only() -> None:
     assert from_json(to_json(plain)) == plain
     assert "module: tensor attribute" in features(plain)
     assert "module: buffer" not in features(plain)
-    assert execute(plain, find("aot")).outcome == "agree"
-    assert execute(plain, find("torch-dynamo")).outcome == "agree"
+    assert execute(plain, find_target("aot")).outcome == "agree"
+    assert execute(plain, find_target("torch-dynamo")).outcome == "agree"
     document = to_json(AGAIN)
     del document["module"]["attributes"]
     assert from_json({**document, "format": 10}) == AGAIN
@@ -174,14 +174,14 @@ def test_the_features_are_told() -> None:
 )
 @pytest.mark.parametrize("program", [LAYER, EVALUATED, AGAIN], ids=["training", "evaluation", "in turn"])
 def test_targets_compile_modules(name: str, program: Program) -> None:
-    target = find(name)
+    target = find_target(name)
     target.prepare()
     result = execute(program, target)
     assert (result.outcome, result.findings) == ("agree", ())
 
 
 def test_a_target_that_takes_no_modules_says_so() -> None:
-    assert execute(LAYER, find("torch-aot-function")).reason == "lacks module"
+    assert execute(LAYER, find_target("torch-aot-function")).reason == "lacks module"
 
 
 def freezes(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -248,7 +248,7 @@ def test_what_is_held_is_written_to_between_forward_and_backward() -> None:
         scenario=Scenario(steps=(Write("a1"), Backward())),
     )
     assert "gradient: after a write to an argument" in features(squares)
-    assert execute(squares, find("aot")).outcome == "agree"
+    assert execute(squares, find_target("aot")).outcome == "agree"
 
     def copies(function: Callable[..., Any]) -> Callable[..., Any]:
         """So that nobody notices the write."""
@@ -289,15 +289,15 @@ def test_a_script_shows_a_modules_difference(
     (tmp_path / "module_compilers.py").write_text(
         "def trains(f):\n    return lambda *args: f.train()(*args)\n"
     )
-    target = find("module_compilers:trains")
+    target = find_target("module_compilers:trains")
     finding = buckets.primary_finding(execute(EVALUATED, target).findings)
-    text = script.script(EVALUATED, "module_compilers:trains", finding)
+    text = script.repro_script(EVALUATED, "module_compilers:trains", finding)
     with torch.enable_grad(), pytest.raises(SystemExit) as left:
         exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
     assert left.value.code == 1
     assert "eager and the target differ" in capsys.readouterr().out
     for name, clause in (("aot", "values"), ("aot", "once"), ("aot-dynamic", "values")):
-        text = script.script(LAYER, name, replace(finding, clause=clause))
+        text = script.repro_script(LAYER, name, replace(finding, clause=clause))
         with torch.enable_grad(), pytest.raises(SystemExit) as left:
             exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
         assert left.value.code == 0, (name, clause)

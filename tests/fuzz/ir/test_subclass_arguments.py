@@ -34,7 +34,7 @@ from fuzz.program.decode import (
 from fuzz.program.printer import load, upcast
 from fuzz.reduce import reduce
 from fuzz.repro import script
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 from oracles import Backward
 from tests.support.fuzz.outcomes import assert_found, exit_status
@@ -121,7 +121,7 @@ def test_it_survives_json(wrapped: str, via: str) -> None:
     argument = replace(HELD, via=via, leaf=via != "view", wrapped=wrapped)
     program = replace(PAIR, arguments=(argument, *PAIR.arguments[1:]))
     assert from_json(to_json(program)) == program
-    assert f"{wrapped}" in buckets.arguments(program)
+    assert f"{wrapped}" in buckets.bucket_arguments(program)
     load(program).make()
 
 
@@ -194,7 +194,7 @@ def test_its_shape_changes() -> None:
     viewed = replace(WRITTEN, statements=(call("t", "a0", to="v0"), call("t_", "a0")))
     for program in (reshaped, viewed):
         check(program)
-        assert execute(program, find("aot")).outcome == "agree"
+        assert execute(program, find_target("aot")).outcome == "agree"
     with pytest.raises(ProgramError, match="past autograd"):
         check(replace(WRITTEN, statements=(call("t", "a0", to="v0"), call("t_", "v0"))))
 
@@ -218,7 +218,7 @@ def test_the_features_are_told() -> None:
 @pytest.mark.parametrize("name", ["eager", "aot", "aot-min-cut", "aot-rng", "aot-dynamic"])
 @pytest.mark.parametrize("program", [PAIR, AGAIN, WRITTEN], ids=["pair", "again", "written"])
 def test_targets_compile_them(name: str, program: Program) -> None:
-    result = execute(program, find(name))
+    result = execute(program, find_target(name))
     assert (result.outcome, result.findings) == ("agree", ())
 
 
@@ -232,7 +232,7 @@ def test_zeros_without_memory_stay_plain_where_they_meet_a_wrapper() -> None:
         (Statement("exp", ("a0",), (), ("v0",)), Statement("sgn", ("v0",), (), ("v1",))),
         Seq("tuple", (Ref("v0"), Ref("v1"))),
     )
-    assert execute(program, find("aot")).outcome == "agree"
+    assert execute(program, find_target("aot")).outcome == "agree"
 
 
 def test_a_module_holds_them() -> None:
@@ -249,7 +249,7 @@ def test_a_module_holds_them() -> None:
     assert isinstance(module.a0, torch.nn.Parameter) and type(module.a0).__name__ == "Wrapper"
     assert list(dict(module.named_buffers())) == ["a3"]
     assert {"module: parameter", "subclass: parameter"} <= features(held)
-    assert execute(held, find("aot")).outcome == "agree"
+    assert execute(held, find_target("aot")).outcome == "agree"
 
 
 def test_a_target_that_takes_none_says_so() -> None:
@@ -358,14 +358,14 @@ def test_what_a_compiler_does_to_them_is_found(
 def test_writes_and_second_derivatives_after_a_call() -> None:
     steps = (Write("a0"), Backward(how="double"), Backward(how="accumulate"))
     squares = replace(SQUARES, scenario=Scenario(steps=steps[1:]))
-    assert execute(squares, find("aot")).outcome == "agree"
+    assert execute(squares, find_target("aot")).outcome == "agree"
     noticed = replace(SQUARES, scenario=Scenario(steps=steps))
 
     def copies(function: Callable[..., Any]) -> Callable[..., Any]:
         """So that nobody notices the write."""
         return lambda *args: function(*(a * 1 if _is_wrapper(a) else a for a in args))
 
-    assert execute(noticed, find("aot")).outcome == "agree"
+    assert execute(noticed, find_target("aot")).outcome == "agree"
     found = execute(noticed, Target("under-test", "", copies))
     assert any("modified by an inplace operation" in finding.eager for finding in found.findings)
 
@@ -382,7 +382,7 @@ def _programs(count: int) -> list[Program]:
 def test_generated_programs_run_and_agree() -> None:
     programs = _programs(40)
     assert len(programs) > 25
-    outcomes = [execute(program, find("aot")).outcome for program in programs]
+    outcomes = [execute(program, find_target("aot")).outcome for program in programs]
     assert set(outcomes) <= {"agree", "poisoned", "refused"}
     assert outcomes.count("agree") >= 0.95 * len(outcomes)
 
@@ -422,13 +422,13 @@ def test_a_script_shows_the_difference(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "wrapper_compilers.py").write_text(COMPILERS)
-    finding = buckets.primary_finding(execute(WRITTEN, find("wrapper_compilers:drops")).findings)
+    finding = buckets.primary_finding(execute(WRITTEN, find_target("wrapper_compilers:drops")).findings)
     assert finding.clause == "input-data"
-    assert exit_status(script.script(WRITTEN, "wrapper_compilers:drops", finding)) == 1
+    assert exit_status(script.repro_script(WRITTEN, "wrapper_compilers:drops", finding)) == 1
     assert "eager and the target differ" in capsys.readouterr().out
     for clause in CLAUSES:
         for program in (WRITTEN, PAIR):
-            text = script.script(program, "aot", replace(finding, clause=clause, path="", message=""))
+            text = script.repro_script(program, "aot", replace(finding, clause=clause, path="", message=""))
             assert exit_status(text) == 0, (clause, capsys.readouterr().out)
 
 

@@ -29,7 +29,7 @@ from fuzz.program.decode import (
 )
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from tests.support.fuzz.small_programs import call
 
 ROW = View(0, (3,), (1,), 3, wrapped="two", base="wrapper")
@@ -84,7 +84,7 @@ def test_arguments_are_made_as_said() -> None:
 def test_they_survive_json(program: Program) -> None:
     check(program)
     assert from_json(to_json(program)) == program
-    assert "of wrapper" in buckets.arguments(program)
+    assert "of wrapper" in buckets.bucket_arguments(program)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_the_features_are_told() -> None:
 @pytest.mark.parametrize("name", ["eager", "aot", "aot-min-cut", "aot-rng", "aot-dynamic"])
 @pytest.mark.parametrize("program", [FAMILY, HIDDEN, AGAIN], ids=["family", "hidden", "again"])
 def test_targets_compile_them(name: str, program: Program) -> None:
-    result = execute(program, find(name))
+    result = execute(program, find_target(name))
     assert (result.outcome, result.findings) == ("agree", ())
 
 
@@ -136,7 +136,7 @@ def test_generated_programs_run_and_agree() -> None:
         )
     ]
     assert len(having) > 30
-    outcomes = [execute(program, find("aot")).outcome for program in having]
+    outcomes = [execute(program, find_target("aot")).outcome for program in having]
     assert set(outcomes) <= {"agree", "refused"}
     assert outcomes.count("agree") >= 0.9 * len(outcomes)
 

@@ -35,7 +35,7 @@ from fuzz.program.decode import (
 from fuzz.program.printer import load
 from fuzz.reduce import reduce
 from fuzz.repro import script
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from tests.support.fuzz.outcomes import assert_found, exit_status
 from tests.support.fuzz.small_programs import call
 
@@ -144,7 +144,7 @@ def test_the_features_are_told() -> None:
 @pytest.mark.parametrize("name", ["eager", "aot", "aot-min-cut", "aot-rng", "aot-dynamic"])
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_targets_compile_them(name: str, program: Program) -> None:
-    result = execute(program, find(name))
+    result = execute(program, find_target(name))
     assert (result.outcome, result.findings) == ("agree", ())
 
 
@@ -191,7 +191,7 @@ def test_generated_programs_run_and_agree(indices: range) -> None:
         if Kind.WRAPPER in kinds or "subclass: nested" in features(program):
             having[index] = program
     assert len(having) > len(indices) / 4
-    outcomes = [execute(program, find("aot")).outcome for program in having.values()]
+    outcomes = [execute(program, find_target("aot")).outcome for program in having.values()]
     assert set(outcomes) <= {"agree", "refused"}
     assert outcomes.count("agree") >= 0.9 * len(outcomes)
 
@@ -242,10 +242,10 @@ def test_a_script_tells_which_counter_did_not_move(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "counting_compilers.py").write_text(COMPILERS)
     program = dataclasses.replace(MADE, scenario=Scenario(steps=steps))
-    [finding, *_] = execute(program, find("counting_compilers:counts_apart")).findings
+    [finding, *_] = execute(program, find_target("counting_compilers:counts_apart")).findings
     assert finding.clause == "versions"
-    assert exit_status(script.script(program, "counting_compilers:counts_apart", finding)) == 1
+    assert exit_status(script.repro_script(program, "counting_compilers:counts_apart", finding)) == 1
     assert re.search(r"version counter.*\n *eager: +True\n *target: False", capsys.readouterr().out)
-    text = script.script(program, "aot", finding)
+    text = script.repro_script(program, "aot", finding)
     assert "class Unwrap" in text and "class Alias" in text and text.count("class Wrapper") == 1
     assert exit_status(text) == 0, capsys.readouterr().out

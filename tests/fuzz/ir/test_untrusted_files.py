@@ -71,8 +71,8 @@ HOSTILE = {
 def in_a_folder_with_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    parser = cli._parser()  # making one takes longer than most commands
-    monkeypatch.setattr(cli, "_parser", lambda: parser)
+    parser = cli._command_line_parser()  # making one takes longer than most commands
+    monkeypatch.setattr(cli, "_command_line_parser", lambda: parser)
     Path("stranger.py").write_text(f"{RUN}\ndef go(function): return function\n")
 
 
@@ -102,7 +102,7 @@ def _files() -> dict[str, dict[str, Any]]:
     cases = [replace(base, program=one, findings=(finding,)) for one, finding in kinds]
     cases.append(replace(base, program=SINE))  # a file with a note for a finding
     cases[-1] = replace(cases[-1], findings=())
-    return {f"{i}": json.loads(case_file.dumps(case)) for i, case in enumerate(cases)}
+    return {f"{i}": json.loads(case_file.case_text(case)) for i, case in enumerate(cases)}
 
 
 def _texts(data: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], bool]]:
@@ -188,7 +188,7 @@ def test_no_text_of_a_file_runs_or_is_lost_in_a_traceback(
 ) -> None:
     folder = Path("cases")
     folder.mkdir()
-    case_file.write(folder / "zz-good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
+    case_file.write_case(folder / "zz-good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
     read = []
     for name, data in _mutants(HOSTILE[kind]).items():
         file = folder / name
@@ -209,7 +209,7 @@ def test_no_text_of_a_file_runs_or_is_lost_in_a_traceback(
             assert status == 0 or (status, str(file) in err) == (2, True)
             if status == 0:
                 _runs_nothing(out[out.index("# Exits with") :])
-            _runs_nothing(repro_script.script(case.program, "eager", repro_script.main_finding(case)))
+            _runs_nothing(repro_script.repro_script(case.program, "eager", repro_script.main_finding(case)))
         _harmless(out + err)
     assert read or "half" in kind
     _as_a_folder(folder, len(read) + 1, capsys)
@@ -258,7 +258,7 @@ def test_no_text_of_a_file_runs_in_a_worker(kind: str, capsys: pytest.CaptureFix
             data = changed
     (folder / "a.json").write_text(json.dumps(data))
     assert case_file.read(folder / "a.json").note == HOSTILE[kind]
-    case_file.write(folder / "good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
+    case_file.write_case(folder / "good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
     assert _ran("replay", folder, "--json") == 0
     assert [row["outcome"] for row in json.loads(capsys.readouterr().out)["results"]] == ["agree", "agree"]
     assert _ran("reduce", folder / "a.json", "--target", "eager") == 1
@@ -273,8 +273,8 @@ def test_no_text_of_a_file_runs_in_a_worker(kind: str, capsys: pytest.CaptureFix
 def test_a_case_is_not_added_over_another_one() -> None:
     one, other = (replace(CASE, expected={"eager": "agrees"}, bucket=bucket) for bucket in ("a/b", "a-b"))
     Path("new").mkdir()
-    case_file.write(Path("new/1.json"), replace(one, program=SINE))
-    case_file.write(Path("new/2.json"), replace(other, program=DUPLICATE))
+    case_file.write_case(Path("new/1.json"), replace(one, program=SINE))
+    case_file.write_case(Path("new/2.json"), replace(other, program=DUPLICATE))
     assert _ran("corpus", "add", "new", "--corpus", "kept") == 0
     assert {case_file.read(file).bucket for file in Path("kept").iterdir()} == {"a/b", "a-b"}
 
@@ -282,10 +282,10 @@ def test_a_case_is_not_added_over_another_one() -> None:
 def test_a_text_of_json_is_a_text_in_a_script(tmp_path: Path) -> None:
     text = "\U0001f600\u202e'\"\\\n"
     made = program(returns=Dict(((text, Literal(text)),)))
-    case_file.write(tmp_path / "a.json", replace(CASE, program=made))
+    case_file.write_case(tmp_path / "a.json", replace(CASE, program=made))
     assert case_file.read(tmp_path / "a.json").program == made
     space: dict[str, Any] = {}
-    script = repro_script.script(made, "eager", Finding("values", "out", "", "", text))
+    script = repro_script.repro_script(made, "eager", Finding("values", "out", "", "", text))
     with pytest.raises(SystemExit):
         exec(compile(script.encode(), "repro.py", "exec"), space)
     assert space["f"](None) == {text: text}
@@ -300,7 +300,7 @@ def test_a_script_imports_no_expression(name: str) -> None:
 
 def test_a_module_may_have_the_name_of_something_in_a_script(tmp_path: Path) -> None:
     Path("look.py").write_text("def make(function): return lambda *args: function(*args) + 1\n")
-    script = repro_script.script(SINE, "look:make", Finding("values", "out", "", "", ""))
+    script = repro_script.repro_script(SINE, "look:make", Finding("values", "out", "", "", ""))
     with pytest.raises(SystemExit) as left:
         exec(compile(script, "repro.py", "exec"), {"__name__": "__main__"})
     assert left.value.code == 1
@@ -311,7 +311,7 @@ def test_a_name_of_a_file_is_data(capsys: pytest.CaptureFixture[str]) -> None:
     folder.mkdir()
     for name in (b"a\nb.json", b"\xff.json", b"\x1b[2J.json", b"$(touch CANARY).json", b"<script>|.json"):
         Path(os.fsdecode(b"cases/" + name)).write_text("{")
-    case_file.write(folder / "good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
+    case_file.write_case(folder / "good.json", replace(CASE, program=SINE, expected={"eager": "agrees"}))
     for command in (["corpus", "list", "--corpus"], ["corpus", "check", "--corpus"], ["replay"]):
         assert _ran(*command, folder) == (1 if "check" in command else 2)
         out, err = capsys.readouterr()

@@ -17,8 +17,14 @@ import torch
 from fuzz.abstract.state import AbstractTensor
 from fuzz.generate.arguments import DTYPES as GENERATED_DTYPES
 from fuzz.operators import AUTOCAST, INVERSES, OPERATORS, Aliasing, Kind, Mismatch, Operator
-from fuzz.operators.dtypes import DTYPES, HALF, promote
-from fuzz.operators.layout import contiguous, elementwise_stride, overlaps_itself, positions, view_stride
+from fuzz.operators.dtypes import DTYPES, HALF, promote_dtypes
+from fuzz.operators.layout import (
+    contiguous_strides,
+    elementwise_stride,
+    overlaps_itself,
+    positions,
+    view_stride,
+)
 from fuzz.operators.row import VIEWS_INSIDE, Meta
 from fuzz.program.decode import Autocast, Program, ProgramError, Root, View, final_state, initial_state
 from fuzz.program.printer import Loaded, load
@@ -85,7 +91,7 @@ def test_a_rule_answers_operands_of_any_size(name: str) -> None:
         use = initial_state(program).use(row, statement.operands, dict(statement.attributes))
         for size, chosen in itertools.product(ANY_SIZE, [*([i] for i in tensors), tensors]):
             metas = [
-                meta._replace(size=size, stride=contiguous(size)) if i in chosen else meta
+                meta._replace(size=size, stride=contiguous_strides(size)) if i in chosen else meta
                 for i, meta in enumerate(use.metas)
             ]
             with contextlib.suppress(Mismatch):
@@ -296,11 +302,11 @@ def test_promotion_is_torchs(first: str) -> None:
         a = torch.zeros(left, dtype=getattr(torch, first))
         b = torch.zeros(right, dtype=getattr(torch, second))
         expected = str(torch.result_type(a, b)).removeprefix("torch.")
-        assert promote([Meta(first, left, None), Meta(second, right, None)]) == expected
+        assert promote_dtypes([Meta(first, left, None), Meta(second, right, None)]) == expected
     for number, dtype in ((1, "int64"), (1.0, "float32")):
         a = torch.zeros(2, dtype=getattr(torch, first))
         expected = str(torch.result_type(a, number)).removeprefix("torch.")
-        assert promote([Meta(first, (2,), None), Meta(dtype, (), None, 0, True)]) == expected
+        assert promote_dtypes([Meta(first, (2,), None), Meta(dtype, (), None, 0, True)]) == expected
 
 
 GEOMETRIES = [
@@ -341,7 +347,7 @@ def test_layouts_are_torchs(size: tuple[int, ...], stride: tuple[int, ...]) -> N
         except RuntimeError:
             expected = None
         assert view_stride(size, stride, target) == expected, target
-    for other_stride in (contiguous(size), stride):
+    for other_stride in (contiguous_strides(size), stride):
         other = torch.zeros(32).as_strided(size, other_stride)
         found = elementwise_stride(size, [meta, Meta("float32", size, other_stride, 0)])
         real = torch.atan2(tensor, other).stride()

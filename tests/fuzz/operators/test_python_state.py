@@ -33,7 +33,7 @@ from fuzz.program.decode import ProgramError, check, from_json, to_json
 from fuzz.program.printer import load, render
 from fuzz.reduce import reduce
 from fuzz.repro import script as repro_script
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from tests.fuzz import stateful_targets
 from tests.support.fuzz.small_programs import call, program
 
@@ -77,7 +77,7 @@ def test_eager_agrees_with_itself(name: str, module: bool) -> None:
     one = three_times(PLAIN[name])
     one = of_a_module(one) if module else one
     assert from_json(to_json(one)) == one
-    assert execute(one, find("eager")).outcome == "agree"
+    assert execute(one, find_target("eager")).outcome == "agree"
     assert PYTHON_FEATURES[name] in features(one)
     assert ("python: of a module" in features(one)) == (module and OPERATORS[name].stateful)
 
@@ -190,11 +190,11 @@ def test_a_later_call_is_tried_alone_with_the_state_before_it() -> None:
 )
 def test_a_script_shows_it(one: Program, fault: str, clause: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = f"tests.fuzz.stateful_targets:{fault}"
-    result = execute(one, find(name))
+    result = execute(one, find_target(name))
     assert result.findings[0].clause == clause
     for script, status in (
-        (repro_script.script(one, name, result.findings[0]), 1),
-        (repro_script.script(one, "eager", result.findings[0]), 0),
+        (repro_script.repro_script(one, name, result.findings[0]), 1),
+        (repro_script.repro_script(one, "eager", result.findings[0]), 0),
     ):
         with torch.enable_grad(), pytest.raises(SystemExit) as left:
             exec(compile(script, "repro.py", "exec"), {"__name__": "__main__"})
@@ -205,7 +205,7 @@ def test_a_function_mode_is_around_the_calls_that_say_so() -> None:
     one = three_times(SINE_SWAPPED, Scenario(swapped=True), Scenario())
     assert "class Swap(torch.overrides.TorchFunctionMode):" in render(one)
     assert {"repeat: other function mode", "mode: swapped around"} <= features(one)
-    assert execute(one, find("eager")).outcome == "agree"
+    assert execute(one, find_target("eager")).outcome == "agree"
     inside = replace(
         program(replace(call("sin", "a0", to="v0"), block=0), returns=Ref("v0")), blocks=(Region("swapped"),)
     )
@@ -221,7 +221,7 @@ def test_marked_arguments_have_an_attribute() -> None:
     plain, other, _ = load(marked).makes
     assert not hasattr(plain()[0][0], "mark") and other()[0][0].mark
     assert {"python: marked", "repeat: other attribute"} <= features(marked)
-    assert execute(marked, find("eager")).outcome == "agree"
+    assert execute(marked, find_target("eager")).outcome == "agree"
     with pytest.raises(ProgramError, match=r"scenario.marked\[0\]"):
         check(replace(one, scenario=Scenario(marked=("a1",))))
 
@@ -250,7 +250,7 @@ def test_what_raises_for_its_numbers_is_caught() -> None:
     positive = x @ x.mT + torch.eye(2)
     assert torch.equal(loaded.f(positive, index.abs() % 2)[0], torch.linalg.cholesky(positive))
     assert "python: caught" in features(one)
-    assert execute(one, find("eager")).outcome == "agree"
+    assert execute(one, find_target("eager")).outcome == "agree"
 
 
 def test_a_program_is_reduced_to_what_is_written() -> None:

@@ -78,7 +78,7 @@ def refused(case: Program) -> bool:
     for i, statement in enumerate(case.statements):
         modes = state.modes(case.blocks, statement.block)
         row = OPERATORS[statement.operator]
-        if eager_rules.raises_now(state.use(row, statement.operands, dict(statement.attributes), modes)):
+        if eager_rules.eager_error_now(state.use(row, statement.operands, dict(statement.attributes), modes)):
             return True
         interpret_statement(state, i, statement, case.blocks)
     return False

@@ -8,7 +8,7 @@ from fuzz.execute.case import Result, execute
 from fuzz.features.program_features import features
 from fuzz.program.decode import Program, Ref, Storage
 from fuzz.program.printer import render
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from tests.fuzz import bad_targets  # noqa: F401  (targets are found by its name)
 from tests.support.fuzz.small_programs import call, program
 
@@ -29,7 +29,7 @@ TAPPED = program(
 
 
 def _run(one: Program, name: str) -> Result:
-    target = find(name)
+    target = find_target(name)
     target.prepare()
     return execute(one, target)
 

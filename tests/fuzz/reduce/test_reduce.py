@@ -38,8 +38,8 @@ from fuzz.program.decode import (
     check,
     initial_state,
     interpret_statement,
-    references,
     split_calls,
+    tree_references,
 )
 from fuzz.reduce import ReductionError, reduce
 from fuzz.reduce.passes import PASSES, measure
@@ -94,14 +94,14 @@ def no_grad_view_returned(program: Program) -> bool:
         and OPERATORS[s.operator].kind is Kind.VIEW
         for name in s.results
     }
-    return any(name in made for name in references(program.returns))
+    return any(name in made for name in tree_references(program.returns))
 
 
 def aliases_returned(program: Program) -> bool:
     state = initial_state(program)
     for i, statement in executed_statements(program):
         interpret_statement(state, i, statement, program.blocks)
-    values = [state.names[name] for name in references(program.returns) if name[0] == "v"]
+    values = [state.names[name] for name in tree_references(program.returns) if name[0] == "v"]
     tensors = [value for value in values if isinstance(value, AbstractTensor)]
     return any(a is not b and a.memory == b.memory for a in tensors for b in tensors)
 

@@ -18,9 +18,9 @@ from fuzz.campaign.summary import Summary, summarize
 from fuzz.corpus.known_issues import Issue, IssueStatus
 from fuzz.features.traits import TRAITS, traits
 from fuzz.report import charts, tables
-from fuzz.report.diff import compare
-from fuzz.report.diff import table as difference_table
-from fuzz.report.html_report import MOST_TEXT, command, page
+from fuzz.report.diff import compare_campaigns
+from fuzz.report.diff import diff_table as difference_table
+from fuzz.report.html_report import MOST_TEXT, report_page, rerun_command
 from oracles import Finding
 from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND
 
@@ -91,7 +91,7 @@ class _Reader(HTMLParser):
 
 
 def test_the_page_stands_alone_and_nothing_in_it_runs() -> None:
-    text = page(_summary())
+    text = report_page(_summary())
     reader = _Reader(text)
     assert reader.open == []
     assert not {"script", "img", "link", "iframe", "object"} & set(reader.tags)
@@ -103,7 +103,7 @@ def test_the_page_stands_alone_and_nothing_in_it_runs() -> None:
 
 def test_the_page_says_what_was_found() -> None:
     summary = _summary()
-    text = " ".join(_Reader(page(summary)).text.split())
+    text = " ".join(_Reader(report_page(summary)).text.split())
     for words in (
         "2 new buckets",
         "1 known",
@@ -124,7 +124,7 @@ def test_a_page_of_many_buckets_stays_small_and_says_what_is_left_out() -> None:
     (first, *_) = summary.buckets
     long = replace(first, example=replace(first.example, script="#" * (MOST_TEXT // 10)))
     many = [replace(long, name=f"values/out/{number}/a") for number in range(400)]
-    text = page(replace(summary, buckets=many))
+    text = report_page(replace(summary, buckets=many))
     assert len(text.encode()) < 1_000_000
     shown = text.count("A script that needs torch alone")
     assert 0 < shown < 20
@@ -136,19 +136,19 @@ def test_a_campaign_without_anything_has_a_page() -> None:
     configuration = Configuration(targets=("eager",), cases=1)
     with Store.in_memory(configuration) as store:
         summary = summarize(store)
-    assert "Nothing new" in page(summary)
-    assert "Not complete" in page(summary)
-    assert "No differences found" in tables.campaign(summary)
+    assert "Nothing new" in report_page(summary)
+    assert "Not complete" in report_page(summary)
+    assert "No differences found" in tables.campaign_table(summary)
 
 
 def test_the_command_repeats_the_campaign() -> None:
     summary = _summary()
     configuration = replace(summary.configuration, cases=None, seconds=5.0, device="cuda")
-    assert "--device cuda --cases 40" in command(replace(summary, configuration=configuration))
+    assert "--device cuda --cases 40" in rerun_command(replace(summary, configuration=configuration))
 
 
 def test_tables_tell_news_from_what_is_known() -> None:
-    text = tables.campaign(_summary())
+    text = tables.campaign_table(_summary())
     assert len(re.findall(r"\bNEW\b", text)) == 2
     assert "#197448" in text
     assert "FLAKY" in text
@@ -157,17 +157,17 @@ def test_tables_tell_news_from_what_is_known() -> None:
 
 def test_two_campaigns_are_compared_by_bucket() -> None:
     before, after = _summary(2), _summary(3, seed=6)
-    found = compare(before, after)
+    found = compare_campaigns(before, after)
     assert (len(found.only_before), len(found.only_after), len(found.both)) == (0, 1, 2)
     assert any("different programs" in caveat for caveat in found.caveats)
     assert "Only in the second: 1" in difference_table(found)
-    other = compare(before, _summary(2, target="torch-aot-function"))
+    other = compare_campaigns(before, _summary(2, target="torch-aot-function"))
     assert len(other.both) == 2, "one target each: compared whatever it is called"
-    assert compare(before, before).caveats == ()
+    assert compare_campaigns(before, before).caveats == ()
 
 
 def test_squares_are_as_strong_as_frequent() -> None:
-    text = charts.heat(["a", "b", "c"], {("a", "b"): 1, ("a", "c"): 100}, cell=10, labels=True)
+    text = charts.heat_chart(["a", "b", "c"], {("a", "b"): 1, ("a", "c"): 100}, cell=10, labels=True)
     assert re.findall(r'class="heat(\d)" d="(.*?)"', text) == [
         ("0", "M1 2h1"),
         ("1", "M0 1h1"),
@@ -178,7 +178,7 @@ def test_squares_are_as_strong_as_frequent() -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_its_ground(scheme: str) -> None:
-    styles = re.findall(r":root \{(.*?)\}", page(_summary()), re.S)
+    styles = re.findall(r":root \{(.*?)\}", report_page(_summary()), re.S)
     colours = dict(re.findall(r"--(\w+): (#\w{6})", styles[0 if scheme == "light" else 1]))
     for ground in ("ground", "panel"):
         for text in ("text", "faint", "accent", "bad", "good", "warn"):
@@ -205,7 +205,7 @@ def test_a_browser_lays_the_page_out_without_a_bar_across(width: int, tmp_path: 
         const frame = document.querySelector("iframe").contentDocument.documentElement;
         document.title = [frame.scrollWidth <= frame.clientWidth,
             frame.querySelectorAll("article").length].join(" ")})</script>"""
-    (tmp_path / "page.html").write_text(page(_summary()))
+    (tmp_path / "page.html").write_text(report_page(_summary()))
     (tmp_path / "measure.html").write_text(
         '<!doctype html><title></title><iframe src="page.html" '
         f'style="width:{width}px;height:900px;border:0"></iframe>{measure}'

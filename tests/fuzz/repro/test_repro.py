@@ -16,7 +16,7 @@ from fuzz.execute.case import execute
 from fuzz.program.decode import Program
 from fuzz.repro import script as repro_script
 from fuzz.targets.builtin_targets import SHIPPED
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from oracles import CLAUSES, Finding
 from tests.fuzz import bad_targets
 from tests.support.fuzz.outcomes import exit_status
@@ -47,7 +47,7 @@ def _run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _found(program: Program, name: str) -> Finding:
-    target = find(name)
+    target = find_target(name)
     target.prepare()
     return buckets.primary_finding(execute(program, target).findings)
 
@@ -63,7 +63,7 @@ def _found(program: Program, name: str) -> Finding:
 def test_a_script_shows_a_difference_of_stock_torch_with_torch_alone(
     program: Program, name: str, shown: tuple[str, ...], tmp_path: Path
 ) -> None:
-    text = repro_script.script(program, name, _found(program, name))
+    text = repro_script.repro_script(program, name, _found(program, name))
     assert not {"aot", "fuzz", "oracles"} & _imported(text)
     done = _run(text, tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
@@ -114,7 +114,7 @@ def test_a_script_shows_each_kind_of_fault(
     program: Program, fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = f"tests.fuzz.bad_targets:{fault}"
-    assert exit_status(repro_script.script(program, name, _found(program, name))) == 1
+    assert exit_status(repro_script.repro_script(program, name, _found(program, name))) == 1
     assert "eager and the target differ" in capsys.readouterr().out
 
 
@@ -134,19 +134,19 @@ def test_a_script_shows_each_kind_of_fault(
 def test_a_script_says_when_the_difference_is_gone(program: Program, clause: str) -> None:
     for path in ("call", "later backward from out"):
         finding = Finding(clause, path, "1", "2", "it was seen once")
-        assert exit_status(repro_script.script(program, "eager", finding)) == 0
+        assert exit_status(repro_script.repro_script(program, "eager", finding)) == 0
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_target_has_a_script(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    target = find(name)
+    target = find_target(name)
     reason = target.available()
     if reason is not None:
         pytest.skip(reason)
     target.prepare()
     for program in (SQUARE_OF_LEAF, SINE_OF_ANOTHER_SIZE):
         clause = "repeat" if program.later else "values"
-        text = repro_script.script(
+        text = repro_script.repro_script(
             program, name, Finding(clause, "call 2: values: out", "1", "2", "it was seen once")
         )
         assert exit_status(text) == 0, capsys.readouterr().out
@@ -159,18 +159,18 @@ def test_a_script_makes_its_target_ready(fault: str, tmp_path: Path, monkeypatch
     (tmp_path / "tests" / "fuzz").mkdir(parents=True)
     (tmp_path / "tests" / "fuzz" / "bad_targets.py").write_text((HERE / "bad_targets.py").read_text())
     finding = _found(SINE, f"tests.fuzz.bad_targets:{fault}")
-    text = repro_script.script(SINE, f"tests.fuzz.bad_targets:{fault}", finding)
+    text = repro_script.repro_script(SINE, f"tests.fuzz.bad_targets:{fault}", finding)
     environment = f"import sys; sys.path.insert(0, {str(HERE.parents[1])!r})\n"
     done = _run(environment + text, tmp_path)
     assert done.returncode == 1, done
     assert "not made ready" not in done.stdout
     assert "cannot do that" in done.stdout or "-0." in done.stdout
     bad_targets._ready.clear()
-    assert repro_trial.shows(finding, repro_trial.run(text))
+    assert repro_trial.is_difference_shown_by_repro(finding, repro_trial.run_repro(text))
     bad_targets._ready.clear()
     unready = text.replace(f"tests.fuzz.bad_targets.{fault}.prepare()", "pass")
     assert unready != text
-    assert not repro_trial.shows(finding, repro_trial.run(unready))
+    assert not repro_trial.is_difference_shown_by_repro(finding, repro_trial.run_repro(unready))
 
 
 def test_a_target_that_cannot_be_used_shows_no_difference(
@@ -186,10 +186,10 @@ def test_a_target_that_cannot_be_used_shows_no_difference(
         "fails_at_import:f",
         "tests.fuzz.bad_targets:absent",
     ):
-        text = repro_script.script(SINE, name, finding)
+        text = repro_script.repro_script(SINE, name, finding)
         assert exit_status(text) == 2
         assert "cannot be used" in capsys.readouterr().out
-        assert not repro_trial.shows(finding, repro_trial.run(text))
+        assert not repro_trial.is_difference_shown_by_repro(finding, repro_trial.run_repro(text))
 
 
 @pytest.mark.parametrize(
@@ -208,37 +208,47 @@ def test_a_target_that_cannot_be_used_shows_no_difference(
 )
 def test_a_script_shows_the_exception_that_was_recorded(recorded: str, told: str, shown: bool) -> None:
     finding = Finding("errors", "call", "no exception", recorded, "")
-    assert repro_trial.shows(finding, {"status": 1, "ends": [["no exception", told]]}) is shown
-    assert not repro_trial.shows(finding, {"status": 0, "ends": [["no exception", told]]})
+    assert (
+        repro_trial.is_difference_shown_by_repro(finding, {"status": 1, "ends": [["no exception", told]]})
+        is shown
+    )
+    assert not repro_trial.is_difference_shown_by_repro(
+        finding, {"status": 0, "ends": [["no exception", told]]}
+    )
     later = replace(finding, clause="repeat", path="call 2: errors: call")
-    assert repro_trial.shows(later, {"status": 1, "ends": [["no exception", told]]}) is shown
+    assert (
+        repro_trial.is_difference_shown_by_repro(later, {"status": 1, "ends": [["no exception", told]]})
+        is shown
+    )
 
 
 def test_a_script_carries_what_inductor_is_prepared_with() -> None:
-    text = repro_script.script(SINE, "torch-inductor", Finding("values", "out", "", "", ""))
+    text = repro_script.repro_script(SINE, "torch-inductor", Finding("values", "out", "", "", ""))
     for name in ("deterministic", "fx_graph_cache"):
         assert f"torch._inductor.config.{name} = " in text
 
 
 def test_a_script_counts_how_often_the_function_runs(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("once", "call", "1", "2", "")
-    assert exit_status(repro_script.script(SINE, "tests.fuzz.bad_targets:runs_twice", finding)) == 1
+    assert exit_status(repro_script.repro_script(SINE, "tests.fuzz.bad_targets:runs_twice", finding)) == 1
     assert "target: 2" in capsys.readouterr().out
 
 
 def test_a_script_of_a_leak_counts_what_each_call_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: len(bad_targets.kept))
     finding = Finding("lifetime", "memory", "0", "1", "bytes that the allocator has not got back")
-    assert exit_status(repro_script.script(SINE, "tests.fuzz.bad_targets:leaks", finding)) == 1
-    assert exit_status(repro_script.script(SINE, "tests.fuzz.bad_targets:good", finding)) == 0
+    assert exit_status(repro_script.repro_script(SINE, "tests.fuzz.bad_targets:leaks", finding)) == 1
+    assert exit_status(repro_script.repro_script(SINE, "tests.fuzz.bad_targets:good", finding)) == 0
 
 
 def test_a_script_of_a_crash_survives_it(tmp_path: Path) -> None:
     (tmp_path / "tests" / "fuzz").mkdir(parents=True)
     (tmp_path / "tests" / "fuzz" / "bad_targets.py").write_text((HERE / "bad_targets.py").read_text())
     finding = buckets.death("crash", "killed by SIGABRT", "")
-    bad = _run(repro_script.script(EXPONENTIAL, "tests.fuzz.bad_targets:crashes_on_exp", finding), tmp_path)
+    bad = _run(
+        repro_script.repro_script(EXPONENTIAL, "tests.fuzz.bad_targets:crashes_on_exp", finding), tmp_path
+    )
     assert bad.returncode == 1
     assert "exit status -6" in bad.stdout
-    good = _run(repro_script.script(SINE, "tests.fuzz.bad_targets:crashes_on_exp", finding), tmp_path)
+    good = _run(repro_script.repro_script(SINE, "tests.fuzz.bad_targets:crashes_on_exp", finding), tmp_path)
     assert good.returncode == 0

@@ -15,7 +15,7 @@ from fuzz.execute.case import execute
 from fuzz.program.decode import Storage
 from fuzz.repro import script as repro_script
 from fuzz.targets import plugins
-from fuzz.targets.catalog import find
+from fuzz.targets.catalog import find_target
 from fuzz.targets.target import CAPABILITIES
 from oracles import Finding
 from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND, SINE
@@ -60,16 +60,16 @@ def test_a_registered_target_has_its_name_and_a_shipped_one_keeps_its_own() -> N
         "gone": "somebodys_compiler:absent",
         "theirs": "somebodys_compiler:target",
     }
-    target = find("theirs")
+    target = find_target("theirs")
     assert (target.name, target.description) == ("theirs", "somebody's")
-    assert find("eager").description.startswith("control")
-    assert find("somebodys_compiler:target").lacks == ("in-place",)
+    assert find_target("eager").description.startswith("control")
+    assert find_target("somebodys_compiler:target").lacks == ("in-place",)
     with pytest.raises(TargetError, match="registered are gone, theirs"):
-        find("no-such")
+        find_target("no-such")
 
 
 def test_what_a_target_lacks_is_refused_and_not_run() -> None:
-    target = find("theirs")
+    target = find_target("theirs")
     refused = execute(DOUBLE_IN_PLACE, target)
     assert (refused.outcome, refused.reason) == ("refused", "lacks in-place")
     assert execute(SINE, target).outcome == "finding"
@@ -81,13 +81,13 @@ def test_what_a_target_lacks_is_refused_and_not_run() -> None:
 
 
 def test_what_a_target_declines_by_itself_is_refused() -> None:
-    refused = execute(SINE, find("somebodys_compiler:refusing"))
+    refused = execute(SINE, find_target("somebodys_compiler:refusing"))
     assert (refused.outcome, refused.reason) == ("refused", "TooHard")
 
 
 def test_a_misspelt_capability_is_said() -> None:
     with pytest.raises(TargetError, match="lacks 'complexx', which is neither a capability"):
-        find("somebodys_compiler:misspelt")
+        find_target("somebodys_compiler:misspelt")
     assert "complex" in CAPABILITIES
 
 
@@ -106,7 +106,7 @@ def test_a_campaign_runs_a_registered_target_and_its_script_names_the_module(
     assert data["refusals"] == {"lacks in-place": data["refused"]}
     assert data["findings"] > 0 and data["refused"] > 0
     finding = Finding("structure", "out", "a", "b", "c")
-    script = repro_script.script(SINE, "theirs", finding)
+    script = repro_script.repro_script(SINE, "theirs", finding)
     assert "import somebodys_compiler\n" in script
     assert "somebodys_compiler.target(f)" in script
     assert Target("x", "", lambda function: function)(len) is len

@@ -11,7 +11,7 @@ import torch
 from fuzz.errors import TargetError
 from fuzz.execute.case import execute
 from fuzz.targets.builtin_targets import SHIPPED
-from fuzz.targets.catalog import find, usable
+from fuzz.targets.catalog import find_target, usable_targets
 from tests.support.fuzz.small_programs import SINE
 
 
@@ -21,7 +21,7 @@ def _two_results(value: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name != "torch-inductor"])
 def test_a_shipped_target_computes_values_gradients_and_structure(name: str) -> None:
-    target = find(name)
+    target = find_target(name)
     target.prepare()
     value = torch.arange(3.0, requires_grad=True)
     result = target.compile(_two_results)(value)
@@ -37,17 +37,19 @@ def test_a_target_that_overwrites_what_is_donated_takes_all_that_eager_does(name
     """Zeros that have no memory, and second derivatives."""
     for function in (torch.sgn, torch.sin):
         value = torch.ones(3, requires_grad=True)
-        (gradient,) = torch.autograd.grad(find(name).compile(function)(value).sum(), value, create_graph=True)
+        (gradient,) = torch.autograd.grad(
+            find_target(name).compile(function)(value).sum(), value, create_graph=True
+        )
         assert torch.equal(gradient, torch.zeros(3) if function is torch.sgn else value.cos())
         if gradient.requires_grad:
             assert torch.equal(torch.autograd.grad(gradient.sum(), value)[0], -value.sin())
     value = torch.ones(3, requires_grad=True)
-    find(name).compile(torch.sgn)(value).sum().backward()
+    find_target(name).compile(torch.sgn)(value).sum().backward()
     assert torch.equal(value.grad, torch.zeros(3))
 
 
 def test_every_case_is_compiled_anew_after_a_reset() -> None:
-    target = find("torch-dynamo")
+    target = find_target("torch-dynamo")
     target.prepare()
     for number in range(20):
         scope: dict[str, object] = {}
@@ -61,20 +63,20 @@ def test_inductor_chooses_nothing_by_timing(name: str) -> None:
     from torch._inductor import config
 
     with config.patch(deterministic=False):
-        find(name).prepare()
+        find_target(name).prepare()
         assert config.deterministic
 
 
 def test_dynamo_refuses_while_another_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes any thread for the one that FX traces in (pytorch issue 126024)."""
-    target = find("aot-compile")
+    target = find_target("aot-compile")
     target.prepare()
     compiled = target.compile(torch.sin)
     with monkeypatch.context() as patch:
         patch.setattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", True)
         with pytest.raises(RuntimeError) as raised:
             compiled(torch.ones(2))
-    assert target.refusal(raised.value) is not None and find("aot").refusal(raised.value) is None
+    assert target.refusal(raised.value) is not None and find_target("aot").refusal(raised.value) is None
     target.reset()
 
 
@@ -85,9 +87,9 @@ def test_only_this_projects_own_refusals_are_refusals() -> None:
         def __init__(self) -> None:
             Exception.__init__(self, "no")
 
-    assert find("aot").refusal(Reason()) == "Reason"
-    assert find("aot").refusal(RuntimeError("no")) is None
-    assert find("torch-aot-eager").refusal(Reason()) is None
+    assert find_target("aot").refusal(Reason()) == "Reason"
+    assert find_target("aot").refusal(RuntimeError("no")) is None
+    assert find_target("torch-aot-eager").refusal(Reason()) is None
 
 
 def test_a_target_of_ones_own_is_found_in_the_current_directory(
@@ -99,7 +101,7 @@ def test_a_target_of_ones_own_is_found_in_the_current_directory(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    target = find("own_compiler_a.parts:Backend.compile")
+    target = find_target("own_compiler_a.parts:Backend.compile")
     assert target.compile(len) is len
     assert target.refusal(RuntimeError()) is None
 
@@ -119,7 +121,7 @@ def test_a_target_of_ones_own_is_found_in_the_current_directory(
 )
 def test_a_wrong_name_says_what_is_wrong(name: str, complaint: str) -> None:
     with pytest.raises(TargetError) as caught:
-        find(name)
+        find_target(name)
     assert complaint in str(caught.value)
     assert name.split(":")[0] in str(caught.value)
 
@@ -135,14 +137,14 @@ def test_a_module_that_fails_says_how(
     (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(TargetError, match="importing") as caught:
-        find(f"{name}:f")
+        find_target(f"{name}:f")
     assert complaint in str(caught.value)
 
 
 def test_a_target_that_cannot_work_here_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(TargetError, match="no-such-compiler"):
-        usable(["eager", "torch-inductor"])
+        usable_targets(["eager", "torch-inductor"])
 
 
 def test_a_target_cannot_work_without_its_control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,17 +157,17 @@ def test_a_target_cannot_work_without_its_control(tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(TargetError, match="torch-dynamite"):
-        usable(["tests.fuzz.my_targets:misspelt"])
+        usable_targets(["tests.fuzz.my_targets:misspelt"])
     with pytest.raises(TargetError, match="no-such-compiler"):
-        usable(["tests.fuzz.my_targets:elsewhere"])
+        usable_targets(["tests.fuzz.my_targets:elsewhere"])
 
 
 def test_usable_targets_are_listed_once_and_in_order() -> None:
-    assert [target.name for target in usable(["eager", "aot", "eager"])] == ["eager", "aot"]
+    assert [target.name for target in usable_targets(["eager", "aot", "eager"])] == ["eager", "aot"]
 
 
 def test_eager_runs_on_another_number_of_threads_until_it_is_reset() -> None:
-    target, before = find("eager-threads"), torch.get_num_threads()
+    target, before = find_target("eager-threads"), torch.get_num_threads()
     assert target.compile(torch.get_num_threads)() == (1 if before > 1 else 2)
     target.reset()
     assert torch.get_num_threads() == before

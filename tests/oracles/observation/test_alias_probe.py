@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.observation.alias_probe import probe
-from oracles.observation.tensor_state import Register, capture
+from oracles.observation.alias_probe import probe_aliases
+from oracles.observation.tensor_state import Register, capture_tensors
 
 pytestmark = pytest.mark.clause("aliasing")
 
@@ -28,9 +28,9 @@ def reaches(**tensors: Tensor) -> dict[tuple[str, str], list[int]]:
     register = Register()
     for name, tensor in tensors.items():
         register.add(name, tensor)
-    states, known = capture(register, {})
+    states, known = capture_tensors(register, {})
     found = {}
-    for reach in probe(states, known):
+    for reach in probe_aliases(states, known):
         count = tensors[reach.reader].numel()
         size = len(reach.tags) // count
         pieces = [reach.tags[i * size : (i + 1) * size] for i in range(count)]
@@ -42,7 +42,9 @@ def tags(**tensors: Tensor) -> dict[tuple[str, str], bytes]:
     register = Register()
     for name, tensor in tensors.items():
         register.add(name, tensor)
-    return {(reach.writer, reach.reader): reach.tags for reach in probe(*capture(register, {}))}
+    return {
+        (reach.writer, reach.reader): reach.tags for reach in probe_aliases(*capture_tensors(register, {}))
+    }
 
 
 def overlap(writer: Tensor, reader: Tensor) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from oracles.observation.result_structure import nodes
+from oracles.observation.result_structure import result_tree_nodes
 
 pytestmark = pytest.mark.clause("structure")
 
@@ -20,7 +20,7 @@ class Opaque:
 
 
 def described(tree: Any) -> list[tuple[str, str]]:
-    return [(node.path, node.description) for node in nodes(tree, "out")]
+    return [(node.path, node.description) for node in result_tree_nodes(tree, "out")]
 
 
 def test_paths_and_descriptions() -> None:
@@ -65,5 +65,5 @@ def test_unknown_objects_are_described_without_an_address() -> None:
 
 def test_tensors_come_with_their_node() -> None:
     x, y = torch.ones(1), torch.ones(2)
-    found = [node.tensor for node in nodes((x, [y, 3]), "arg") if node.tensor is not None]
+    found = [node.tensor for node in result_tree_nodes((x, [y, 3]), "arg") if node.tensor is not None]
     assert found[0] is x and found[1] is y and len(found) == 2

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.testing._internal.two_tensor import TwoTensor
 
 from oracles import Arguments, Outcome, judge, observe
-from oracles.observation.gradients import later_write
-from oracles.observation.result_structure import nodes, parts_of
-from oracles.observation.tensor_state import Known, reader, value_of
+from oracles.observation.gradients import observe_later_write
+from oracles.observation.result_structure import result_tree_nodes, wrapper_subclass_parts
+from oracles.observation.tensor_state import Known, element_reader, value_of
 
 
 class Tagged(TwoTensor):
@@ -41,15 +41,15 @@ def two(grad: bool = False) -> Any:
 
 def test_parts_are_nodes_of_their_own() -> None:
     tree = [tagged(torch.ones(2), torch.ones(2), 7)]
-    described = [(node.path, node.description.rpartition(".")[2]) for node in nodes(tree, "out")]
+    described = [(node.path, node.description.rpartition(".")[2]) for node in result_tree_nodes(tree, "out")]
     assert described == [
         ("out", "list of 1"),
         ("out[0]", "Tagged with context 7"),
         ("out[0].a", "Tensor"),
         ("out[0].b", "Tensor"),
     ]
-    assert parts_of(torch.ones(2)) is None
-    assert parts_of(torch.nn.Parameter(torch.ones(2))) is None
+    assert wrapper_subclass_parts(torch.ones(2)) is None
+    assert wrapper_subclass_parts(torch.nn.Parameter(torch.ones(2))) is None
 
 
 def test_a_value_is_that_of_all_parts() -> None:
@@ -64,12 +64,12 @@ def test_a_write_that_a_wrapper_or_a_root_does_not_notice(written: str) -> None:
     """What a backward keeps is undefined then, and the last backward proves nothing."""
     root = torch.arange(3.0)
     wrapper: Any = TwoTensor(root.detach(), root.detach() + 5)
-    known = [Known("w", wrapper, reader(wrapper)), Known("w.a", wrapper.a, reader(wrapper.a))]
-    alone = later_write("w", wrapper, known)
+    known = [Known("w", wrapper, element_reader(wrapper)), Known("w.a", wrapper.a, element_reader(wrapper.a))]
+    alone = observe_later_write("w", wrapper, known)
     assert (alone.raised, alone.uncounted) == (None, False)
-    known.append(Known("root", root, reader(root)))
+    known.append(Known("root", root, element_reader(root)))
     target = {"a part": wrapper.a, "a root": root, "a wrapper": wrapper}[written]
-    assert later_write(written, target, known).uncounted
+    assert observe_later_write(written, target, known).uncounted
 
 
 class _Halved(torch.autograd.Function):

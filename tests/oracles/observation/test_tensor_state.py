@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from oracles.observation.records import TensorState
-from oracles.observation.tensor_state import BeforeCall, Register, capture, reader, value_of
+from oracles.observation.tensor_state import BeforeCall, Register, capture_tensors, element_reader, value_of
 from tests.support.oracles.oracle_cases import grid
 
 
@@ -15,7 +15,7 @@ def states(**tensors: Tensor) -> dict[str, TensorState]:
     register = Register()
     for name, tensor in tensors.items():
         register.add(name, tensor)
-    return {state.path: state for state in capture(register, {})[0]}
+    return {state.path: state for state in capture_tensors(register, {})[0]}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_elements_come_back_equal(tensor: Tensor) -> None:
 
 def test_a_reader_sees_later_writes_and_a_value_does_not() -> None:
     x = grid(4)
-    read, value = reader(x), value_of(x)
+    read, value = element_reader(x), value_of(x)
     x.mul_(2)
     assert value is not None
     assert read() == x.numpy().tobytes() != value.data

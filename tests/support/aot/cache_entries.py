@@ -11,7 +11,7 @@ from aot.cache import seal, store
 
 def sealed(content: bytes, key: str) -> bytes:
     """A file with this content, for a key of a compile."""
-    return store._HEAD + seal.seal(seal.secret(), key, content) + b"\n" + content
+    return store._HEAD + seal.seal(seal.seal_secret(), key, content) + b"\n" + content
 
 
 def content_of(file: Path) -> Any:

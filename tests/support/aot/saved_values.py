@@ -32,7 +32,7 @@ class Kept(CompiledFunction):
         self._folder = Store(folder, 1 << 30)
         self._now: str | None = None
 
-    def _cache_entry(self, casts: Any, spec: Any, inference: bool, symbols: Any) -> CacheEntry | None:
+    def _module_cache_entry(self, casts: Any, spec: Any, inference: bool, symbols: Any) -> CacheEntry | None:
         return (
             None
             if casts.arguments.metas or self._now is None

@@ -26,7 +26,7 @@ def printed_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 def record_case(name: str, **changes: Any) -> Path:
     file = Path(name)
     file.parent.mkdir(exist_ok=True)
-    case_file.write(file, replace(CASE, **changes))
+    case_file.write_case(file, replace(CASE, **changes))
     return file
 
 

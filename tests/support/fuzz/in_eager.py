@@ -29,7 +29,7 @@ def expected_to_raise(program: Program) -> bool:
         row = OPERATORS[statement.operator]
         modes = state.modes(program.blocks, statement.block)
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
-        if eager_rules.raises_now(use):
+        if eager_rules.eager_error_now(use):
             return True
         interpret_statement(state, i, statement, program.blocks)
     return False

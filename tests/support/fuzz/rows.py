@@ -9,7 +9,7 @@ from fuzz.abstract.state import AbstractState, InvalidProgram
 from fuzz.choices import SeededChoices
 from fuzz.operators import Mismatch, Operator
 from fuzz.operators.builders import as_number
-from fuzz.operators.layout import contiguous, extent
+from fuzz.operators.layout import contiguous_strides, extent
 from fuzz.operators.row import Meta
 from fuzz.program.decode import Argument, Program, Ref, Root, Scalar, Seq, Statement, Storage, View
 
@@ -39,13 +39,13 @@ def geometry(choices: SeededChoices, size: tuple[int, ...]) -> tuple[tuple[int, 
     rank = len(size)
     kind = choices.integer(0, 3)
     if rank == 0 or kind == 0:
-        return contiguous(size), 0
+        return contiguous_strides(size), 0
     if kind == 1:
-        return tuple(reversed(contiguous(tuple(reversed(size))))), 0
+        return tuple(reversed(contiguous_strides(tuple(reversed(size))))), 0
     if kind == 2:
-        return tuple(2 * step for step in contiguous(size)), 1
+        return tuple(2 * step for step in contiguous_strides(size)), 1
     order = sorted(range(rank), key=lambda dim: choices.integer(0, 9))
-    packed = contiguous(tuple(size[dim] for dim in order))
+    packed = contiguous_strides(tuple(size[dim] for dim in order))
     return tuple(packed[order.index(dim)] for dim in range(rank)), 2
 
 
@@ -80,7 +80,7 @@ def single(
                 if i and metas[0].dtype in allowed and choices.chance(0.7):
                     dtype = metas[0].dtype
                 root = not row.unwraps and choices.chance(0.3)
-                stride, offset = (contiguous(size), 0) if root else geometry(choices, size)
+                stride, offset = (contiguous_strides(size), 0) if root else geometry(choices, size)
                 if operand.fits(Meta(dtype, size, stride, offset), metas):
                     break
             else:
@@ -110,7 +110,7 @@ def single(
     results = () if row.metadata else tuple(f"v{i}" for i in range(len(outcome)))
     operands = tuple(f"a{i}" for i in range(len(row.operands)))
     try:
-        if eager_rules.raises_now(state.use(row, operands, attributes)):
+        if eager_rules.eager_error_now(state.use(row, operands, attributes)):
             return None
         state.apply(row, operands, attributes, results)
     except InvalidProgram:
