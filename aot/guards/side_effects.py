@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot.errors import EscapedTensor, UnsupportedOperation
+from aot.errors import EscapedTensor, Unsupported, UnsupportedOperation
 from aot.guards.bytecode import KINDS, is_library
 from aot.guards.containers import SEQUENCES, builtin_view
 from aot.guards.guard import Guard, GuardKind, guard
@@ -90,16 +90,21 @@ class SideEffects:
         guards: what has to be there before.
         once: the paths of what has been changed for good, by the run itself: no other call is to be answered.
         resting: the paths of what is changed to something that depends on what was there before.
+        put_back: takes back what has been changed for good.
     """
 
     effects: tuple[tuple[str, Callable[[], None]], ...] = ()
     guards: tuple[Guard, ...] = ()
     once: tuple[str, ...] = ()
     resting: tuple[str, ...] = ()
+    put_back: Callable[[], None] = lambda: None
 
     def with_side_effects(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A call that makes these changes when it is done."""
-        if not self.effects or self.once:
+        """A call that makes these changes when it is done; if they are made already, a call that takes them
+        back when it is refused for its values."""
+        if self.once:
+            return self._taken_back_if_refused(call)
+        if not self.effects:
             return call
         changes = tuple(change for _, change in self.effects)
 
@@ -110,6 +115,16 @@ class SideEffects:
             return result
 
         return changing
+
+    def _taken_back_if_refused(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def refusable(*args: Any, **options: Any) -> Any:
+            try:
+                return call(*args, **options)
+            except Unsupported:
+                self.put_back()
+                raise
+
+        return refusable
 
 
 NO_SIDE_EFFECTS = SideEffects()
@@ -316,7 +331,7 @@ class Snapshot:
     def undo_side_effects(self, changes: SideEffects) -> SideEffects:
         """Put everything back, unless it is changed for good."""
         if changes.once:
-            return changes
+            return replace(changes, put_back=self.put_back)
         once: list[str] = []
         for holder, before in self._held.values():
             if not isinstance(holder, Memo) and not self._put_back(holder, before):
@@ -324,7 +339,7 @@ class Snapshot:
         if once:  # all else is as it was by now, and is changed for good once more
             for _, change in changes.effects:
                 change()
-        return replace(changes, once=tuple(once))
+        return replace(changes, once=tuple(once), put_back=self.put_back)
 
     def _objects_in_snapshot(self) -> set[int]:
         """The objects, by id, that were somewhere before."""

@@ -238,3 +238,41 @@ def test_what_a_trace_cannot_do_is_refused_by_name(
 ) -> None:
     with pytest.raises(kind):
         aot.aot_function(f, checking_nop, dynamic=dynamic)(values(3))
+
+
+def _upper_or_doubled(x: Tensor) -> Tensor:
+    try:
+        return torch.linalg.cholesky(x)
+    except RuntimeError:
+        return x.tril() * 2
+
+
+FOR_GOOD: dict[str, Callable[[nn.Module], Any]] = {
+    "a hook": lambda module: module.register_forward_hook(lambda module, given, result: None),
+    "a hook before": lambda module: module.register_forward_pre_hook(lambda module, given: None),
+    "a module": lambda module: module.add_module("made", nn.Identity()),
+    "an object": lambda module: setattr(module, "made", Holder()),
+}
+
+
+@pytest.mark.parametrize("name", FOR_GOOD)
+def test_what_a_run_changes_for_good_is_taken_back_when_its_values_are_refused(name: str) -> None:
+    """The graph raises what the function catches after the trace is over."""
+    module = nn.Identity()
+
+    def f(x: Tensor) -> Tensor:
+        FOR_GOOD[name](module)
+        return _upper_or_doubled(x)
+
+    def state() -> tuple[int, int, set[str], set[str]]:
+        hooks = len(module._forward_hooks), len(module._forward_pre_hooks)
+        return *hooks, set(module._modules), set(vars(module))
+
+    before = state()
+    compiled = aot.aot_function(f, checking_nop)
+    for _ in range(2):
+        with pytest.raises(errors.DataDependentValue, match="which the function catches"):
+            compiled(-torch.eye(2))
+        assert state() == before
+    torch.testing.assert_close(compiled(torch.eye(2)), torch.eye(2))
+    assert state() != before
