@@ -40,6 +40,8 @@ _LOGGED_SECTIONS = ("forward graph", "backward graph", "wrapper")
 
 _COUNTER = re.compile(r"\d+")  # in titles: compiles in this process
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+_HOOK = re.compile(r"(_hooks)\[\d+\]")  # torch counts the hooks of a process
+_OWN_LINE = re.compile(r"# File: bench/[\w/]+\.py:\d+ in")
 _FOLDERS = (Path(aot.__file__).parents[1], Path(torch.__file__).parents[1], Path(logging.__file__).parents[1])
 
 
@@ -148,12 +150,15 @@ def _outline(code: CodeType) -> str:
 def normalize(text: str) -> str:
     """A text without what may differ from one process or tree to another.
 
-    That is addresses, folders, and the modules that internal names of `aot` are qualified with, as Python
-    prints them (`aot.package.module.name`) and as FX does (`aot_package_module_name`).
+    That is addresses, folders, numbers of hooks, lines of this benchmark, and the modules that internal
+    names of `aot` are qualified with, as Python prints them (`aot.package.module.name`) and as FX does
+    (`aot_package_module_name`).
     """
     text = _ADDRESS.sub("0x", text)
+    text = _HOOK.sub(r"\1[n]", text)
     for folder in _FOLDERS:
         text = text.replace(f"{folder}/", "")
+    text = _OWN_LINE.sub("# File: bench, in", text)
     internal = (name for name in sys.modules if name.startswith("aot.") and name[4:] not in aot.__all__)
     return _qualifiers(frozenset(internal)).sub("aot.", text)
 
