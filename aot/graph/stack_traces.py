@@ -42,7 +42,7 @@ def _stack_trace_origin(frame: FrameType | None) -> dict[str, Any]:
     known: dict[str, Any] = {}
     while frame is not None:
         code, where = frame.f_code, frame.f_locals
-        if code.co_name == "_lifted" and isinstance(where.get("module"), nn.Module):
+        if code.co_name == "_functional_call" and isinstance(where.get("module"), nn.Module):
             root = where["module"]
         if code.co_name == "flat" and code.co_filename.startswith(_LIBRARIES):
             break  # what called it is the caller's

@@ -35,7 +35,9 @@ from oracles.rerun.replay_rng import RecordDraws, ReplayDraws
 class EscapedException(Exception):
     """A target raised SystemExit, KeyboardInterrupt or the like, which is no way to end a call."""
 
-    __module__ = "fuzz.call"  # as signatures of findings have it
+    # As signatures of findings have it, which are recorded.
+    __module__ = "fuzz.call"
+    __qualname__ = "Escape"
 
 
 OutcomeName = Literal["agree", "poisoned", "finding", "refused"]

@@ -281,7 +281,7 @@ def test_the_key_is_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_threads_and_processes_make_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(seal.VARIABLE, str(tmp_path / "new" / "key"))
-    code = "from aot.cache import seal; print(seal.secret().hex())"
+    code = "from aot.cache import seal; print(seal.seal_secret().hex())"
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)
     ]

@@ -126,7 +126,8 @@ def test_what_is_caught_is_refused(function: Function) -> None:
     compiled = aot.aot_function(function, aot.nop)
     for _ in range(2):
         torch.testing.assert_close(compiled(GOOD), function(GOOD))
-        with pytest.raises(DataDependentValue, match=r"_LinAlgError .* catches at .*test_handlers.py:\d+"):
+        here = r"_LinAlgError .* catches at .*test_exception_handlers.py:\d+"
+        with pytest.raises(DataDependentValue, match=here):
             compiled(BAD)
     assert len(compiled.specializations) == 1
 

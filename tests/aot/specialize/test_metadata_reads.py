@@ -65,7 +65,7 @@ LYING: dict[str, Make] = {
 def key_makings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Counts, from now on, the calls that make their key."""
     made: list[int] = []
-    take_apart = aot.frontends.function.take_apart
+    take_apart = aot.frontends.function.analyze_arguments
 
     def counting(leaves: Any) -> Any:
         made.append(len(leaves))
