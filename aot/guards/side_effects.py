@@ -19,7 +19,7 @@ import operator
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -90,14 +90,14 @@ class SideEffects:
         guards: what has to be there before.
         once: the paths of what has been changed for good, by the run itself: no other call is to be answered.
         resting: the paths of what is changed to something that depends on what was there before.
-        put_back: takes back what has been changed for good.
+        put_back: takes back what has been changed for good; empty when the call is over that changed it.
     """
 
     effects: tuple[tuple[str, Callable[[], None]], ...] = ()
     guards: tuple[Guard, ...] = ()
     once: tuple[str, ...] = ()
     resting: tuple[str, ...] = ()
-    put_back: Callable[[], None] = lambda: None
+    put_back: list[Callable[[], None]] = field(default_factory=list)
 
     def with_side_effects(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """A call that makes these changes when it is done; if they are made already, a call that takes them
@@ -121,8 +121,11 @@ class SideEffects:
             try:
                 return call(*args, **options)
             except Unsupported:
-                self.put_back()
+                for put_back in self.put_back:
+                    put_back()
                 raise
+            finally:
+                self.put_back.clear()  # which knows all that there was
 
         return refusable
 
@@ -331,7 +334,7 @@ class Snapshot:
     def undo_side_effects(self, changes: SideEffects) -> SideEffects:
         """Put everything back, unless it is changed for good."""
         if changes.once:
-            return replace(changes, put_back=self.put_back)
+            return replace(changes, put_back=[self.put_back])
         once: list[str] = []
         for holder, before in self._held.values():
             if not isinstance(holder, Memo) and not self._put_back(holder, before):
@@ -339,7 +342,7 @@ class Snapshot:
         if once:  # all else is as it was by now, and is changed for good once more
             for _, change in changes.effects:
                 change()
-        return replace(changes, once=tuple(once), put_back=self.put_back)
+        return replace(changes, once=tuple(once), put_back=[self.put_back] if once else [])
 
     def _objects_in_snapshot(self) -> set[int]:
         """The objects, by id, that were somewhere before."""

@@ -157,9 +157,9 @@ def test_a_target_cannot_work_without_its_control(tmp_path: Path, monkeypatch: p
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(TargetError, match="torch-dynamite"):
-        usable_targets(["tests.fuzz.my_targets:misspelt"])
+        usable_targets(["my_targets:misspelt"])
     with pytest.raises(TargetError, match="no-such-compiler"):
-        usable_targets(["tests.fuzz.my_targets:elsewhere"])
+        usable_targets(["my_targets:elsewhere"])
 
 
 def test_usable_targets_are_listed_once_and_in_order() -> None:
