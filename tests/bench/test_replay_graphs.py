@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 from pathlib import Path
 
 import pytest
@@ -75,12 +76,15 @@ def test_a_case_that_one_side_lacks_differs() -> None:
 
 
 def test_tests_of_guards_and_of_the_inline_cache_are_recorded_each_time() -> None:
+    # (Generated tests are kept by their text: one of this name is no other test's.)
+    settings = types.SimpleNamespace(rate_of_replayed_guards=2.0)
+
     def record(given: object) -> list[str]:
         watch_sources()
         texts = []
         for _turn in range(2):
             with CodeRecorder() as recorder:
-                compiled = aot.aot_function(lambda x: x.sin(), aot.nop)
+                compiled = aot.aot_function(lambda x: x * settings.rate_of_replayed_guards, aot.nop)
                 for _call in range(3):
                     compiled(torch.ones(2))
             texts.append(recorder.texts()[GUARDS])
