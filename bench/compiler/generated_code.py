@@ -156,7 +156,7 @@ def normalize(text: str) -> str:
     """
     text = _ADDRESS.sub("0x", text)
     text = _HOOK.sub(r"\1[n]", text)
-    for folder in _FOLDERS:
+    for folder in sorted(map(str, _FOLDERS), key=len, reverse=True):  # one may lie in another
         text = text.replace(f"{folder}/", "")
     text = _OWN_LINE.sub("# File: bench, in", text)
     internal = (name for name in sys.modules if name.startswith("aot.") and name[4:] not in aot.__all__)
