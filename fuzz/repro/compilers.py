@@ -13,7 +13,7 @@ from keyword import iskeyword
 from fuzz.errors import TargetError
 from fuzz.targets.plugins import registered_targets
 
-# What `fuzz.targets.target` prepares Inductor with: by default it times kernels and chooses, and keeps them.
+# As `fuzz.targets.builtin_targets` prepares Inductor: by default it times kernels, chooses, and keeps them.
 _INDUCTOR = """
 import torch._functorch.config
 import torch._inductor.config

@@ -109,7 +109,7 @@ class Report:
 
 
 def findings(program: Program, target: str) -> tuple[Finding, ...]:
-    """What a shipped target of `fuzz.targets.target` gets wrong about a program; none where it is right.
+    """What a shipped target gets wrong about a program; none where it is right.
 
     The call is made with grad mode on, unless the program says otherwise. Raises AssertionError if eager
     differs from itself, since then the program shows nothing.
