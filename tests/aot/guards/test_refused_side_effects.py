@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import random
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -276,3 +278,20 @@ def test_what_a_run_changes_for_good_is_taken_back_when_its_values_are_refused(n
         assert state() == before
     torch.testing.assert_close(compiled(torch.eye(2)), torch.eye(2))
     assert state() != before
+
+
+def test_what_was_there_before_a_change_for_good_is_let_go_of() -> None:
+    """It is kept for a refusal until the call is over, though the compiled call lives on."""
+    module = nn.Identity()
+    module.made = Holder()
+    before = weakref.ref(module.made)
+
+    def f(x: Tensor) -> Tensor:
+        module.made = Holder()
+        return x * 2
+
+    compiled = aot.aot_function(f, checking_nop)
+    torch.testing.assert_close(compiled(values(3)), values(3) * 2)
+    gc.collect()
+    assert before() is None
+    assert compiled.specializations
