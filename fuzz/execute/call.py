@@ -311,8 +311,12 @@ def _observe_without_first_growth(seen: Observation, trial: CallSpec, compiled: 
     """What is seen of a call, but for memory that is taken once, such as workspaces of kernels: what leaks is
     more at every call."""
     for _ in range(2):
-        if seen.grown > 0 and trial.anew is None:
-            again = run_and_observe(trial, compiled, compiled.target.refusal)
+        if seen.grown > 0:
+            same, once_more = trial, compiled
+            if trial.anew is not None:  # the state is another one after a call
+                function, same = replay_earlier_calls(trial)
+                once_more = LazyCompiled(compiled.target, function)
+            again = run_and_observe(same, once_more, compiled.target.refusal)
             seen = replace(seen, grown=min(seen.grown, again.grown))
     return seen
 

@@ -264,7 +264,8 @@ def _gradient_term_magnitudes(
     roots: Roots, targets: Mapping[str, GradientEdge | None]
 ) -> Iterator[dict[str, torch.Tensor]]:
     """By path, the largest magnitude of the terms that arrive where a gradient is summed, element by
-    element; of a gradient that comes by way of another target's, no less than that one's largest."""
+    element; of a gradient that comes by way of another target's, or of a root's, whose cotangent is a term as
+    well, no less than the largest there."""
     largest: dict[str, torch.Tensor] = {}
     if not _measuring.get():
         yield largest
@@ -278,6 +279,8 @@ def _gradient_term_magnitudes(
 
     paths: dict[tuple[object, int], list[str]] = {}
     edges = {path: edge for path, edge in targets.items() if edge is not None}
+    among_roots = {f"root {path}": edge for path, tensor in roots if (edge := edge_of(tensor)) is not None}
+    edges |= among_roots
     for path, edge in edges.items():
         paths.setdefault((edge.node, edge.output_nr), []).append(path)
     handles = []
@@ -301,6 +304,8 @@ def _gradient_term_magnitudes(
         for other, edge in edges.items():
             if other in largest and edge.node in below and edge != edges[path]:
                 largest[other] = largest[other].clamp(min=size)
+    for path in among_roots:
+        largest.pop(path, None)
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:

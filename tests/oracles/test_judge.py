@@ -276,6 +276,17 @@ def test_terms_that_cancel_in_a_gradient_leave_their_rounding() -> None:
     assert judged(wrong) is Outcome.FINDING
 
 
+def test_terms_of_a_root_count_for_the_leaf_that_its_gradient_comes_to() -> None:
+    def scaled_twice(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 1
+        return y, y * 1000 - y * 1000
+
+    seen = observe(scaled_twice, _thirds_that_require_grad, terms=True)
+    paths = [path for path, _ in seen.gradients[0].terms]
+    assert paths == ["arg[0]"]
+    assert seen.gradients[0].terms[0][1].tensor().min() >= 1000
+
+
 def test_terms_of_an_argument_count_for_the_leaf_that_it_comes_from() -> None:
     def thirds() -> Arguments:
         made = (torch.arange(6.0) / 3 + 0.1).requires_grad_()

@@ -142,21 +142,25 @@ def test_no_other_case_runs_where_threads_went_wrong() -> None:
     assert execute(SQUARE_OF_LEAF, target).intact
 
 
+COUNTED_SINE = replace(SINE, statements=(call("count"), *SINE.statements))
+
+
+@pytest.mark.parametrize("subject", [SINE, COUNTED_SINE], ids=["without state", "with state"])
 @pytest.mark.parametrize(("calls", "outcome"), [(1, "agree"), (2, "agree"), (9, "finding")])
-def test_what_is_taken_once_is_no_leak(calls: int, outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = [0]
+def test_what_is_taken_once_is_no_leak(
+    subject: Program, calls: int, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, left = [0], [64] * calls
     monkeypatch.setattr("oracles.observation.leaks.allocated_bytes", lambda: taken[0])
 
     def takes(function: Callable[..., Any]) -> Callable[..., Any]:
-        left = [64] * calls
-
         def compiled(*args: Any) -> Any:
             taken[0] += left.pop() if left else 0
             return function(*args)
 
         return compiled
 
-    result = execute(SINE, Target("under-test", "", takes))
+    result = execute(subject, Target("under-test", "", takes))
     assert result.outcome == outcome
     assert [(one.clause, one.path) for one in result.findings] == [("lifetime", "memory")] * (calls == 9)
 

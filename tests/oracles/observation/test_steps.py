@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -241,6 +242,8 @@ def test_memory_that_nothing_seen_lies_in_is_counted(monkeypatch: pytest.MonkeyP
         ("lifetime", "memory", "0", "512")
     ]
     assert compare(target, target) == compare(target, eager) == ()
+    # Nothing is counted where a name is alive, so that nobody knows how much it is.
+    assert compare(replace(eager, alive=("arg[0]",)), target) == ()
 
 
 @pytest.mark.cuda
