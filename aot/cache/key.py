@@ -52,7 +52,10 @@ _PARTITIONERS: Mapping[Any, str] = {
 }
 # Operators that take functions, and nothing else that is not in the graph.
 _HIGHER = frozenset(
-    ("cond", "while_loop", "map_impl", "scan", "associative_scan", "flex_attention", "invoke_subgraph")
+    (
+        *("cond", "switch", "while_loop", "map_impl", "scan", "associative_scan", "flex_attention"),
+        "invoke_subgraph",
+    )
 )
 _REGISTRIES = frozenset(("_parameters", "_buffers", "_modules"))
 _HOOKS = tuple(name for name in vars(nn.Module()) if "_hooks" in name)

@@ -73,11 +73,19 @@ def register_trace_kernels(kernels: Mapping[OpOverload, Callable[..., Any]]) -> 
         _LIBRARY.impl(op, _trace_kernel(op, kernel), _TRACE_KEY_NAME, with_keyset=True)
 
 
+_SINCE = {"switch": "2.15"}  # operators that not every torch has that is supported
+
+
 def register_higher_order_kernels(kernels: Mapping[str, Callable[..., Any]]) -> None:
     """Let operators that take functions, by name, be ``kernel(dense, *args, **kwargs)`` in threads that use
-    trace kernels, where ``dense`` runs them step by step. (functorch comes first.)"""
+    trace kernels, where ``dense`` runs them step by step. (functorch comes first.)
+
+    An operator of a later torch is left out.
+    """
     for name, kernel in kernels.items():
-        op = _higher_order_ops[name]
+        op = _higher_order_ops.get(name)
+        if op is None and name in _SINCE:
+            continue
         dense = op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
         if name == "scan":  # whose kernel is the same, and a check that no mode is on
             dense = _scan

@@ -36,6 +36,22 @@ def _cond(dense: Any, condition: Any, true: Any, false: Any, operands: Any) -> A
     return _apart("cond", (true if condition else false)(*operands), operands)
 
 
+def _switch_kernel(dense: Any, index: Any, branches: Sequence[Callable[..., Any]], operands: Any) -> Any:
+    """The branch of an index (which `torch.switch` has clamped). Where no one knows it, a `cond` of the first
+    branch and of what is left, which every backend has."""
+    first, *others = branches
+    if not others:
+        return first(*operands)
+    recorder = _unknown(index)
+    if recorder is None:
+        return _apart("switch", branches[int(index)](*operands), operands)
+
+    def rest(*given: Any) -> Any:
+        return _switch_kernel(dense, index - 1, others, given)
+
+    return record_cond(recorder, index <= 0, first, rest, operands)
+
+
 def _while_loop_kernel(
     dense: Any, condition: Callable[..., Any], body: Any, carried: Any, others: Any
 ) -> Any:
@@ -73,8 +89,14 @@ class _Stacked(torch.autograd.Function):
 
 
 def _map_kernel(
-    dense: Any, function: Callable[..., Any], mapped: Sequence[Tensor], others: Sequence[Any]
+    dense: Any,
+    function: Callable[..., Any],
+    mapped: Sequence[Tensor],
+    others: Sequence[Any],
+    *,
+    mutated_arg_indices: str = "",
 ) -> Any:
+    # (Which of `mapped` the function writes to, torch 2.15 is told. Here it writes to their rows.)
     results = [function(*rows, *others) for rows in zip(*mapped, strict=True)]
     leaves, spec = zip(*(pytree.tree_flatten(result) for result in results), strict=True)
     columns = list(zip(*leaves, strict=True))
@@ -131,6 +153,7 @@ def _apart(name: str, results: Any, operands: Any) -> Any:
 dispatcher.register_higher_order_kernels(
     {
         "cond": _cond,
+        "switch": _switch_kernel,
         "while_loop": _while_loop_kernel,
         "map_impl": _map_kernel,
         "scan": _scan_kernel,

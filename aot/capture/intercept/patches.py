@@ -117,7 +117,7 @@ def _patched_operators_that_take_functions(original: Callable[..., Any]) -> Call
 
 
 # What `higher_order` records, without Dynamo.
-_RECORDED = frozenset({"cond", "while_loop", "map", "scan", "flex_attention"})
+_RECORDED = frozenset({"cond", "switch", "while_loop", "map", "scan", "flex_attention"})
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 
 

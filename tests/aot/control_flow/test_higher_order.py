@@ -20,6 +20,7 @@ import aot
 from aot import errors
 from oracles import Backward
 from tests.support.agreement import KINDS, assert_agrees, checking_nop, values
+from tests.support.versions import needs_torch
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.usefixtures("fresh_dynamo")]
 
@@ -220,10 +221,26 @@ def test_nested_regions_below_torch_compile(backend: str) -> None:
         torch.testing.assert_close(result, results[0])
 
 
+@needs_torch(">=2.15", "what map's function may write to its rows is of torch 2.15")
+@pytest.mark.parametrize("of", [lambda x: x, lambda x: x.clone(), Tensor.t], ids=["it", "a copy", "a view"])
+def test_a_mapped_function_writes_to_its_rows(of: Callable[[Tensor], Tensor]) -> None:
+    def written(x: Tensor) -> tuple[Tensor, Tensor]:
+        rows = of(x)
+        return map(lambda row: row.mul_(2).sin(), rows), rows.sum()
+
+    with torch.no_grad():
+        expected, x, y = values(3, 2), values(3, 2), values(3, 2)
+        for got, wanted in zip(aot.aot_function(written, checking_nop)(x), written(y), strict=True):
+            assert torch.equal(got, wanted)
+        assert torch.equal(x, y)
+        assert of is not Tensor.t or not torch.equal(x, expected)
+
+
 # What of torch's own programs is refused, why, and with which words.
 REFUSED = {
     "while_loop_stack_output": (errors.UnsupportedOperation, "while_loop_stack_output"),
     "register_hook": (errors.UnsupportedHook, "hook"),
+    "flex_gemm": (errors.UnsupportedOperation, "flex_gemm"),
 }
 
 
