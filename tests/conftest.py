@@ -121,6 +121,13 @@ def small_inductor(fresh_dynamo: None) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def forkable() -> None:
+    """Skip tests of a module whose forks would use a GPU that this process has used before."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        pytest.skip("tests before have used CUDA here, which then no fork can: run this file alone")
+
+
 @pytest.fixture
 def helpers_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers of campaigns find targets beside the tests, such as `bad_targets`."""

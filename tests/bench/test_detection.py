@@ -36,6 +36,8 @@ from fuzz.operators import OPERATORS
 from fuzz.program.decode import Duplicate, View
 from oracles import CLAUSES
 
+pytestmark = pytest.mark.usefixtures("forkable")
+
 ROOT = Path(__file__).parents[2]
 BY_NAME = {fault.name: fault for fault in FAULTS}
 

@@ -21,7 +21,7 @@ FEW = ("--cases", "6", "--only", f"^program|^{ONE}$|^operator mul$")
 
 
 @pytest.fixture(scope="module")
-def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def before(forkable: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what a few cases have left."""
     folder = tmp_path_factory.mktemp("before")
     kept = ("--output", str(folder / "before.json"), "--texts", str(folder / "texts"))

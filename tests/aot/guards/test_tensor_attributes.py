@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import aot
 from aot.errors import ClosureTensor, DataDependentValue, UnsupportedOutput
 from tests.support.aot.subclasses import TwoTensor
+from tests.support.versions import needs_torch
 
 pytestmark = pytest.mark.clause("repeat")
 
@@ -124,7 +125,12 @@ FRONT_ENDS: dict[str, Callable[[nn.Module], Function]] = {
 }
 
 
-@pytest.mark.parametrize("front_end", FRONT_ENDS)
+OVERLOOKED = "Dynamo of torch 2.11 overlooks an attribute that a parameter gets, with its backend `eager` too"
+
+
+@pytest.mark.parametrize(
+    "front_end", ["aot_module", pytest.param("torch_compile", marks=needs_torch(">2.11", OVERLOOKED))]
+)
 def test_parameters_and_buffers_have_them_too(front_end: str) -> None:
     torch._dynamo.reset()
     module = Layer()
