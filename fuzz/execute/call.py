@@ -163,11 +163,13 @@ def judge_call(
     own: CallSpec,
     *,
     elsewhere: bool = False,
+    known: Observation | None = None,
 ) -> Result:
-    """What becomes of one call: `function` is what the standard made. The target is given its `own`, which
-    may be the same call `elsewhere`, on another device: then only what draws nothing can be compared."""
+    """What becomes of one call: `function` is what the standard made, and `known` what it did, if that has
+    been seen. The target is given its `own`, which may be the same call `elsewhere`, on another device: then
+    only what draws nothing can be compared."""
     try:
-        eager = run_and_observe(trial, function)
+        eager = run_and_observe(trial, function) if known is None else known
         _settle()
     except Exception as error:
         if _settled():

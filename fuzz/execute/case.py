@@ -61,6 +61,7 @@ from fuzz.targets.target import Function, Target
 from oracles import (
     Backward,
     Finding,
+    Observation,
     Step,
 )
 
@@ -272,9 +273,15 @@ def _compare_case_with(
     (function, trials), (other, others) = _case_sides((function, trials), there)
     told, compiled = standard(function), LazyCompiled(target, other)
     elsewhere = there is not None
+    known: Sequence[Observation | None] = [None] * len(trials)
+    if standard is not eager_itself:
+        # What a control compiles lies where Dynamo looks when the target compiles the same code, which then
+        # is compiled otherwise. So all of its calls come first, and are forgotten.
+        known = [run_and_observe(trial, told) for trial in trials]
+        reset_target(target)
     results = []
     for number, (trial, own) in enumerate(zip(trials, others, strict=True)):
-        result = judge_call(trial, standard, told, compiled, own, elsewhere=elsewhere)
+        result = judge_call(trial, standard, told, compiled, own, elsewhere=elsewhere, known=known[number])
         if result.outcome == "finding" and threads:
             # Whatever they left half done stays so: no other case may run here.
             return replace(_findings_of_later_call("threads", result, number), intact=False)

@@ -18,7 +18,7 @@ _INDUCTOR = """
 import torch._functorch.config
 import torch._inductor.config
 
-torch._inductor.config.deterministic = True
+torch._inductor.config.deterministic = torch._inductor.config.fallback_random = True
 torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False
 """.strip()
 _COMPILE = {
@@ -51,6 +51,7 @@ _COMPILE = {
     ),
     "torch-aot-eager": ("", 'torch.compile(f, backend="aot_eager")'),
     "torch-inductor": (_INDUCTOR, "torch.compile(f)"),
+    "torch-inductor-strict": (_INDUCTOR, 'torch.compile(f, options={"numerics": "strict"})'),
     "torch-dynamo": ("", 'torch.compile(f, backend="eager")'),
     "eager": ("", "f"),
     "eager-threads": ("", "lambda *args: torch.set_num_threads(2) or f(*args)"),
@@ -66,6 +67,7 @@ _EXACT = (
     "aot-compile",
     "torch-aot-function",
     "torch-aot-eager",
+    "torch-inductor-strict",
     "torch-dynamo",
     "eager",
     "eager-threads",

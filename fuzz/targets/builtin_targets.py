@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import logging
 import os
 import shutil
@@ -12,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fuzz.targets.target import Function, Target
+from fuzz.torch_versions import includes
 
 
 def _compile_with_aot(function: Function, *options: Any, **named: Any) -> Function:
@@ -133,6 +135,13 @@ def _warm_up_target_with(compiler: Callable[[Function], Function]) -> Callable[[
     return warm
 
 
+def _compile_with_strict_inductor(function: Function) -> Function:
+    import torch
+
+    compiled: Function = torch.compile(function, options={"numerics": "strict"})
+    return compiled
+
+
 def _compile_target_with(backend: str) -> Callable[[Function], Function]:
     def compile_function(function: Function) -> Function:
         import torch
@@ -185,6 +194,8 @@ def _prepare_inductor() -> None:
     # By default it times kernels and chooses: whether it pads matrices, and so how products lie, depends on
     # the stopwatch, and a finding could not be replayed.
     torch._inductor.config.deterministic = True
+    # By default its kernels draw other numbers than eager's, from the same seed.
+    torch._inductor.config.fallback_random = True
 
 
 def _warm_dynamo() -> None:
@@ -212,7 +223,13 @@ def _inductor_available() -> str | None:
     return f"Inductor needs a C++ compiler and {compiler!r} is not on PATH (install one, or set CXX)"
 
 
-def _stock_torch_targets(name: str, description: str, backend: str) -> Target:
+def _strict_inductor_available() -> str | None:
+    if not includes(">=2.15", importlib.metadata.version("torch")):
+        return "Inductor has strict numerics from torch 2.15 on"
+    return _inductor_available()
+
+
+def _stock_torch_targets(name: str, description: str, backend: str, controls: tuple[str, ...] = ()) -> Target:
     return Target(
         name,
         description,
@@ -220,6 +237,7 @@ def _stock_torch_targets(name: str, description: str, backend: str) -> Target:
         prepare=_prepare_dynamo,
         reset=reset_dynamo,
         warm=_warm_dynamo,
+        controls=controls,
     )
 
 
@@ -317,7 +335,10 @@ def _shipped_targets() -> Mapping[str, Target]:
             lacks=("module",),
         ),
         _stock_torch_targets(
-            "torch-aot-eager", "torch.compile: Dynamo and AOTAutograd, graphs run as captured", "aot_eager"
+            "torch-aot-eager",
+            "torch.compile: Dynamo and AOTAutograd, graphs run as captured",
+            "aot_eager",
+            ("torch-dynamo",),
         ),
         Target(
             "torch-inductor",
@@ -327,6 +348,18 @@ def _shipped_targets() -> Mapping[str, Target]:
             reset=reset_dynamo,
             available=_inductor_available,
             warm=_warm_inductor,
+            controls=("torch-dynamo", "torch-aot-eager"),
+        ),
+        Target(
+            "torch-inductor-strict",
+            'the same with numerics="strict" (torch 2.15), whose numbers are to be eager\'s bit for bit',
+            _compile_with_strict_inductor,
+            prepare=_prepare_inductor,
+            reset=reset_dynamo,
+            available=_strict_inductor_available,
+            warm=_warm_inductor,
+            controls=("torch-dynamo", "torch-aot-eager"),
+            exact=True,
         ),
         _stock_torch_targets(
             "torch-dynamo", "control: torch.compile's Dynamo alone, graphs run as captured", "eager"

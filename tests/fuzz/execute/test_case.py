@@ -7,12 +7,14 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from fuzz.corpus.case_file import read
 from fuzz.execute import call as call_module
 from fuzz.execute.call import Result
 from fuzz.execute.case import execute
@@ -281,6 +283,14 @@ def test_what_the_control_does_not_do_is_a_finding(
     assert [finding.clause for finding in result.findings][:1] == ([] if clause is None else [clause])
     # What it shares with the control is not among them.
     assert set(result.findings) <= set(execute(program, _target(compiler)).findings)
+
+
+def test_a_control_is_forgotten_before_the_target_compiles() -> None:
+    """Once Dynamo has compiled this for another backend it compiles it otherwise, and no write is lost."""
+    lost = read(Path(__file__).parents[3] / "corpus" / "scalar-write-lost.json")
+    target = find_target("torch-aot-eager")
+    assert target.controls == ("torch-dynamo",)
+    assert "input-data" in [finding.clause for finding in execute(lost.program, target).findings]
 
 
 def test_what_the_control_raises_too_proves_nothing_whatever_else_is_raised() -> None:

@@ -59,12 +59,13 @@ def test_every_case_is_compiled_anew_after_a_reset() -> None:
 
 
 @pytest.mark.parametrize("name", ["torch-inductor", "aot-inductor"])
-def test_inductor_chooses_nothing_by_timing(name: str) -> None:
+def test_inductor_chooses_nothing_by_timing_and_draws_as_eager_does(name: str) -> None:
     from torch._inductor import config
 
-    with config.patch(deterministic=False):
+    with config.patch(deterministic=False, fallback_random=False):
         find_target(name).prepare()
         assert config.deterministic
+        assert config.fallback_random  # its kernels draw other numbers
 
 
 def test_dynamo_refuses_while_another_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
