@@ -14,7 +14,7 @@ CALLS = "a custom operator that calls what may read anything"
 CHANGES = "a custom operator that changes what is outside of it"
 CODE = "a custom operator with code that is not followed"
 UNKNOWN = "a custom operator of which the source is not known"
-# Bytecode of one version of Python is followed. On others, nothing is kept of graphs that call such operators.
+# Bytecode of one version of Python is followed. On others, no graph that calls such operators is kept.
 FOLLOWED = sys.version_info[:2] == bytecode_interpreter.VERSION
 needs_followed_bytecode = pytest.mark.skipif(
     not FOLLOWED,
