@@ -29,6 +29,7 @@ from aot.errors import (
     PartitionError,
     RecompileWarning,
     Unsupported,
+    UntestedTorchWarning,
 )
 from aot.explanation.text import explain
 from aot.frontends.export import (
@@ -65,6 +66,7 @@ __all__ = [
     "SubclassCreationMeta",
     "SubclassMeta",
     "Unsupported",
+    "UntestedTorchWarning",
     "ViewAndMutationMeta",
     "aot_export_joint_simple",
     "aot_export_module",

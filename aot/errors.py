@@ -67,6 +67,11 @@ class CacheWarning(UserWarning):
     was to be found there is compiled."""
 
 
+class UntestedTorchWarning(UserWarning):
+    """The installed torch is newer than what this library was tested with. `aotfuzz doctor` tells what of
+    torch's private API is missing in it, or has another signature."""
+
+
 class Unsupported(AotError):
     """Root of the refusals: the compiled call would be distinguishable from eager, so it is not made."""
 

@@ -1,9 +1,10 @@
 """The command line: what can be asked for. What is done about it is in `fuzz.commands`.
 
 Exit status 0 means that it ran and nothing is new, 1 that something is (for `run`: a bucket that is no known
-issue; for `replay` and `reduce`: something is not as its file says), 2 that the request or the set-up was
-wrong, 3 that nothing is new and a known issue no longer reproduces. With `--json` the last line of stdout is
-one JSON object and everything else goes to stderr. Nothing heavy is imported here.
+issue; for `replay` and `reduce`: something is not as its file says; for `doctor`: something is missing or
+wrong), 2 that the request or the set-up was wrong, 3 that nothing is new and a known issue no longer
+reproduces. With `--json` the last line of stdout is one JSON object and everything else goes to stderr.
+Nothing heavy is imported here.
 
     aotfuzz run --target torch-aot-eager --seconds 120 --seed 0
     aotfuzz replay corpus --target aot
@@ -85,6 +86,11 @@ def _command_line_parser() -> argparse.ArgumentParser:
 
     targets = _command(commands, "targets", "cases:targets", "list the compilers that can be tested")
     targets.add_argument("--json", action="store_true")
+
+    doctor = _command(
+        commands, "doctor", "installation:doctor", "say whether all works with the torch that is installed"
+    )
+    doctor.add_argument("--json", action="store_true", help=_JSON)
     return parser
 
 

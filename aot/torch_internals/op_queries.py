@@ -142,7 +142,17 @@ def custom_definition(op: OpOverload) -> tuple[Any, dict[str, Any]] | None:
     if definition._torch_dispatch_fns or any(path != _CUSTOM_OPS_FILE for path in _registration_files(name)):
         return None
     parts = {part: getattr(definition, part) for part in _TRACED_PARTS}
-    return definition, {**parts, "_autocast_dtype": tuple(sorted(definition._autocast_dtype.items()))}
+    return definition, {**parts, "_autocast_dtype": _autocast_dtypes(definition)}
+
+
+def _autocast_dtypes(definition: Any) -> tuple[tuple[str, torch.dtype], ...]:
+    """What a custom operator casts its arguments to under autocast, for each device with a rule."""
+    dtypes: dict[str, torch.dtype | None]
+    if hasattr(definition, "_autocast_dtype"):
+        dtypes = definition._autocast_dtype
+    else:  # torch 2.11
+        dtypes = {"cpu": definition._autocast_cpu_dtype, "cuda": definition._autocast_cuda_dtype}
+    return tuple((device, dtype) for device, dtype in sorted(dtypes.items()) if dtype is not None)
 
 
 _TRACED_PARTS = ("_abstract_fn", "_setup_context_fn", "_backward_fn", "_vmap_fn")

@@ -3,5 +3,6 @@
 campaigns    run, resume, report, diff, export
 cases        replay, reduce, minify, show, repro, targets
 corpora      corpus add, list, check, prune, minimize
+installation doctor
 output       where text goes, and what happens when nobody reads it
 """

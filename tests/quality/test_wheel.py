@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = ("aot", "fuzz", "oracles")
-DATA = {".py", ".typed", ".jinja"}
+DATA = {".py", ".typed", ".jinja", ".json"}
 
 
 @pytest.fixture(scope="module")

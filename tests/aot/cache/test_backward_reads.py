@@ -21,11 +21,12 @@ import torch
 from torch import fx, nn
 
 import aot
+from aot.cache import bytecode_interpreter
 from aot.cache.__main__ import main
 from aot.cache.codec import Data, Uncacheable
 from aot.cache.source_digest import operator_digest
 from tests.support.agreement import leaf
-from tests.support.aot.operator_reads import CALLS, CODE, OBJECTS, WAYS
+from tests.support.aot.operator_reads import CALLS, CODE, OBJECTS, WAYS, needs_followed_bytecode
 
 numbers = itertools.count()
 
@@ -102,6 +103,7 @@ def data_of(op: Any) -> Data:
         return error.reason
 
 
+@needs_followed_bytecode
 @pytest.mark.parametrize("name", WAYS)
 def test_what_a_derivative_reads_is_in_the_key_or_nothing_is_kept(name: str, tmp_path: Path) -> None:
     way = WAYS[name]
@@ -351,6 +353,7 @@ KEPT = {
 }
 
 
+@needs_followed_bytecode
 @pytest.mark.parametrize("name", KEPT)
 def test_what_operators_usually_do_is_followed(name: str) -> None:
     seen = []
@@ -361,6 +364,7 @@ def test_what_operators_usually_do_is_followed(name: str) -> None:
     assert seen[0][1:] == seen[1][1:]  # but for the name
 
 
+@needs_followed_bytecode
 @pytest.mark.parametrize("name", KEPT)
 def test_what_operators_usually_do_is_kept_and_found(name: str, tmp_path: Path) -> None:
     app = program(KEPT[name])
@@ -379,6 +383,24 @@ def test_what_operators_usually_do_is_kept_and_found(name: str, tmp_path: Path) 
     assert (stats.misses, stats.hits, stats.uncached) == (1, 1, {})
     for one in gradients[1:]:
         torch.testing.assert_close(one, gradients[0])
+
+
+def test_nothing_is_kept_where_the_bytecode_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a Python of another version than that of the instructions that are known."""
+    monkeypatch.setattr(bytecode_interpreter, "VERSION", (sys.version_info[0], sys.version_info[1] - 1))
+    for source in ("K = 2.0\ndef backward(ctx, g): return g * K", KEPT["helpers"], KEPT["saved tensors"]):
+        assert data_of(program(source).op) == CODE
+    app = program(KEPT["a table"])
+    x = leaf(2)
+    graph = fx.Graph()
+    graph.output(graph.call_function(app.op._opoverload, (graph.placeholder("x"),)))
+    with aot.config.patch(cache=tmp_path / "cache"):
+        aot.aot_module_simplified(fx.GraphModule(nn.Module(), graph), (x,), aot.nop)(x).sum().backward()
+        stats = aot.cache.stats()
+    assert (stats.entries, stats.uncached) == (0, {CODE: 1})
+    assert x.grad is not None and x.grad.tolist() == [2 * 3 * 2 * 2] * 2
 
 
 APPLICATION = """
@@ -422,6 +444,7 @@ print(json.dumps(found))
 """
 
 
+@needs_followed_bytecode
 def test_another_process_does_not_get_what_an_older_one_has_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

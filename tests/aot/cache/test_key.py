@@ -16,6 +16,7 @@ import aot
 from aot.cache import key as keys
 from aot.cache import source_digest
 from tests.support.agreement import leaf, values
+from tests.support.aot.operator_reads import needs_followed_bytecode
 from tests.support.aot.subclasses import TwoTensor
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo", "folder")
@@ -412,6 +413,7 @@ def define(namespace: str, body: Callable[..., Any], derivative: Callable[..., A
     return op
 
 
+@needs_followed_bytecode
 def test_the_source_of_custom_operators_is_part_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     def body(x: Tensor) -> Tensor:
         return x * SCALE
@@ -453,6 +455,7 @@ def test_the_source_of_custom_operators_is_part_of_the_key(monkeypatch: pytest.M
     del op
 
 
+@needs_followed_bytecode
 def test_custom_operators_that_read_objects_are_not_kept() -> None:
     class Settings:
         factor = 2.0

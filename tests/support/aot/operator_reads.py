@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+
+import pytest
+
+from aot.cache import bytecode_interpreter
 
 OBJECTS = "a custom operator that reads Python objects"
 CALLS = "a custom operator that calls what may read anything"
 CHANGES = "a custom operator that changes what is outside of it"
 CODE = "a custom operator with code that is not followed"
 UNKNOWN = "a custom operator of which the source is not known"
+# Bytecode of one version of Python is followed. On others, no graph that calls such operators is kept.
+FOLLOWED = sys.version_info[:2] == bytecode_interpreter.VERSION
+needs_followed_bytecode = pytest.mark.skipif(
+    not FOLLOWED,
+    reason="the bytecode of this Python is not followed (issue 47): custom operators are not kept",
+)
 
 
 @dataclass(frozen=True)
