@@ -83,9 +83,9 @@ def register_higher_order_kernels(kernels: Mapping[str, Callable[..., Any]]) -> 
     An operator of a later torch is left out.
     """
     for name, kernel in kernels.items():
-        op = _higher_order_ops.get(name)
-        if op is None and name in _SINCE:
+        if name in _SINCE and name not in _higher_order_ops:
             continue
+        op = _higher_order_ops[name]
         dense = op.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
         if name == "scan":  # whose kernel is the same, and a check that no mode is on
             dense = _scan
