@@ -7,6 +7,7 @@ reproduces. With `--json` the last line of stdout is one JSON object and everyth
 Nothing heavy is imported here.
 
     aotfuzz run --target torch-aot-eager --seconds 120 --seed 0
+    aotfuzz compare --python old/bin/python --python new/bin/python --target torch-aot-eager
     aotfuzz replay corpus --target aot
 """
 

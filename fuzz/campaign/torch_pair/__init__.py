@@ -4,7 +4,7 @@ In: two interpreters and a campaign's configuration. Out: a folder that holds bo
 of them, which `fuzz.report.torch_comparison` reads.
 
 source_copy      this aotfuzz as a folder that any interpreter can import
-interpreters     what an interpreter has, and whether it can run a campaign
+torch_probe      what an interpreter has, and whether it can run a campaign
 folder           what a comparison keeps on disk
 transitions      what became of each case under the one torch and under the other
 program_server   a process under one interpreter that runs programs for another process

@@ -22,7 +22,7 @@ from typing import IO, Any, Self
 
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.records import RunOutcome, run_from_json
-from fuzz.campaign.torch_pair.interpreters import Interpreter
+from fuzz.campaign.torch_pair.torch_probe import Interpreter
 from fuzz.campaign.torch_pair.transitions import outcome_word
 from fuzz.corpus.case_file import finding_to_json
 from fuzz.errors import PoolError, WorkersLost
@@ -55,7 +55,7 @@ class RemoteRunner:
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
         self._next = 0
         self._closed = False
-        command = [str(interpreter.path), "-P", "-m", SERVER, "--jobs", str(configuration.jobs)]
+        command = [str(interpreter.python), "-P", "-m", SERVER, "--jobs", str(configuration.jobs)]
         command += ["--limit", str(configuration.limit), "--device", configuration.device]
         command += [word for target in configuration.targets for word in ("--target", target)]
         with log.open("wb") as errors:
@@ -75,7 +75,7 @@ class RemoteRunner:
         self._answers: IO[str] = self._process.stdout
         if not self._answers.readline():
             self.close()
-            raise PoolError(f"no worker starts under {interpreter.path}: {self._last_words()}")
+            raise PoolError(f"no worker starts under {interpreter.python}: {self._last_words()}")
         self._reader = threading.Thread(target=self._read_answers, daemon=True)
         self._reader.start()
 
@@ -131,7 +131,7 @@ class RemoteRunner:
                 raise self._lost() from error
         answer = future.result()
         if failing and "failed" in answer:
-            raise PoolError(f"the fuzzer failed under {self.interpreter.path}:\n{answer['failed']}")
+            raise PoolError(f"the fuzzer failed under {self.interpreter.python}:\n{answer['failed']}")
         return answer
 
     def _read_answers(self) -> None:
@@ -147,7 +147,7 @@ class RemoteRunner:
             future.set_exception(self._lost())
 
     def _lost(self) -> WorkersLost:
-        return WorkersLost(f"the workers under {self.interpreter.path} have ended: {self._last_words()}")
+        return WorkersLost(f"the workers under {self.interpreter.python} have ended: {self._last_words()}")
 
     def _last_words(self) -> str:
         """The last line that the process said, and where the rest is."""

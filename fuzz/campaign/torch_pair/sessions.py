@@ -45,9 +45,9 @@ from fuzz.campaign.torch_pair.folder import (
     read_request,
     write_request,
 )
-from fuzz.campaign.torch_pair.interpreters import Interpreter, find_interpreter, require_campaign
 from fuzz.campaign.torch_pair.remote_runner import PairedRunner, RemoteRunner
 from fuzz.campaign.torch_pair.source_copy import environment_of_copy, write_source_copy
+from fuzz.campaign.torch_pair.torch_probe import Interpreter, find_interpreter, require_campaign
 from fuzz.campaign.torch_pair.transitions import CasePair, Kind, case_pairs, transition_ledgers
 from fuzz.campaign.workers import handlers
 from fuzz.errors import InterpreterError, StoreError, WorkersLost
@@ -91,7 +91,7 @@ def begin_comparison(
         shutil.rmtree(folder if new else folder / SOURCE, ignore_errors=True)
         raise
     aotfuzz = {key: value for key, value in campaign_versions().items() if key in ("aotfuzz", "commit")}
-    write_request(folder, Request((str(before.path), str(after.path)), configuration, aotfuzz))
+    write_request(folder, Request((str(before.python), str(after.python)), configuration, aotfuzz))
     return _run_session(folder, configuration, sides, watch)
 
 
@@ -124,7 +124,7 @@ def _checked_sides(
     made = [require_campaign(side, folder / SOURCE, configuration) for side in (before, after)]
     if made[0] != made[1]:
         raise InterpreterError(
-            f"{before.path} and {after.path} make other programs of the same seed; "
+            f"{before.python} and {after.python} make other programs of the same seed; "
             "this is a mistake in aotfuzz"
         )
     return _Sides(before, after, environment_of_copy(folder / SOURCE))
@@ -137,7 +137,7 @@ def _require_same_torch(campaign: Path, interpreter: Interpreter) -> None:
         torch = store.get("versions")["torch"]
     if torch != interpreter.torch:
         raise InterpreterError(
-            f"{campaign} was run with torch {torch}, and {interpreter.path} now has {interpreter.torch}; "
+            f"{campaign} was run with torch {torch}, and {interpreter.python} now has {interpreter.torch}; "
             "run a comparison of its own"
         )
 
@@ -145,7 +145,7 @@ def _require_same_torch(campaign: Path, interpreter: Interpreter) -> None:
 def _run_session(folder: Path, configuration: Configuration, sides: _Sides, watch: Watch) -> list[str]:
     with _sigterm_interrupting():
         for name, interpreter in zip(SIDES, (sides.before, sides.after), strict=True):
-            watch(f"{name}: torch {interpreter.torch}, {interpreter.path}")
+            watch(f"{name}: torch {interpreter.torch}, {interpreter.python}")
             _run_campaign_of_side(folder / name, interpreter, configuration, sides.environment)
         with ExitStack() as running:
             before, after = (
@@ -178,7 +178,7 @@ def _run_campaign_of_side(
         words += ["--case-timeout", str(configuration.limit), "--out", str(folder)]
     # A session of its own: a Ctrl-C is for this process, which passes it on.
     process = subprocess.Popen(
-        [str(interpreter.path), "-P", "-m", "fuzz.cli", *words],
+        [str(interpreter.python), "-P", "-m", "fuzz.cli", *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=dict(environment),
@@ -196,7 +196,7 @@ def _run_campaign_of_side(
         raise
     if not ((folder / CAMPAIGN).is_file() and _is_campaign_complete(folder, configuration)):
         raise InterpreterError(
-            f"the campaign under {interpreter.path} (torch {interpreter.torch}) ended early, "
+            f"the campaign under {interpreter.python} (torch {interpreter.torch}) ended early, "
             f"with status {status}"
         )
 

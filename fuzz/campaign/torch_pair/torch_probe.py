@@ -81,10 +81,10 @@ print("aotfuzz-answer: " + json.dumps(found))
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """An interpreter with a torch: `path` is what is run, `python` and `torch` are versions."""
+    """An interpreter with a torch: `python` is its file; `version` and `torch` are versions."""
 
-    path: Path
-    python: str
+    python: Path
+    version: str
     torch: str
 
 
@@ -96,10 +96,10 @@ def find_interpreter(name: str) -> Interpreter:
     """
     path = _interpreter_path(name)
     found = _ask_interpreter(path, [str(path), "-c", _LOOK, *DEPENDENCIES], dict(os.environ))
-    python = ".".join(str(part) for part in found["python"])
+    version = ".".join(str(part) for part in found["python"])
     if tuple(found["python"][:2]) < OLDEST_PYTHON:
         oldest = ".".join(str(part) for part in OLDEST_PYTHON)
-        raise InterpreterError(f"{path} is Python {python}, and aotfuzz needs {oldest} or newer")
+        raise InterpreterError(f"{path} is Python {version}, and aotfuzz needs {oldest} or newer")
     if "torch" not in found:
         raise InterpreterError(
             f"{path} cannot import torch ({found['error']}); install the torch that is to be compared there"
@@ -111,7 +111,7 @@ def find_interpreter(name: str) -> Interpreter:
             f"{path} has torch {found['torch']}, and lacks {', '.join(lacking)}, which aotfuzz imports; "
             f"{install} installs them and leaves torch as it is"
         )
-    return Interpreter(path, python, found["torch"])
+    return Interpreter(path, version, found["torch"])
 
 
 def require_campaign(interpreter: Interpreter, source: Path, configuration: Configuration) -> str:
@@ -122,10 +122,10 @@ def require_campaign(interpreter: Interpreter, source: Path, configuration: Conf
     Raises:
         InterpreterError: it cannot import this aotfuzz, or a target cannot run there.
     """
-    command = [str(interpreter.path), "-P", "-c", _TRY, json.dumps(to_json(configuration))]
-    found = _ask_interpreter(interpreter.path, command, environment_of_copy(source))
+    command = [str(interpreter.python), "-P", "-c", _TRY, json.dumps(to_json(configuration))]
+    found = _ask_interpreter(interpreter.python, command, environment_of_copy(source))
     if "error" in found:
-        raise InterpreterError(f"{interpreter.path} (torch {interpreter.torch}): {found['error']}")
+        raise InterpreterError(f"{interpreter.python} (torch {interpreter.torch}): {found['error']}")
     return str(found["generator"])
 
 
