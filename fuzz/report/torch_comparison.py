@@ -56,12 +56,13 @@ def torch_comparison_table(difference: TorchDifference) -> str:
 def verdict(difference: TorchDifference) -> str:
     """The comparison in one line.
 
-    "3 differences appeared (2 buckets), 0 changed, 5 are gone (4 buckets), ..."
+    "Differences from eager: 3 appeared (in 2 buckets), 0 changed, 5 gone (in 1 bucket). Refusals: ..."
     """
     words = []
     for kind, said in ((Kind.APPEARED, "appeared"), (Kind.CHANGED, "changed"), (Kind.GONE, "gone")):
         found = len(difference.buckets[kind])
-        words.append(f"{difference.cases(kind)} {said}" + (f" (in {found} buckets)" if found else ""))
+        within = f" (in {found} {'bucket' if found == 1 else 'buckets'})" if found else ""
+        words.append(f"{difference.cases(kind)} {said}{within}")
     refusals = difference.cases(Kind.REFUSAL_APPEARED), difference.cases(Kind.REFUSAL_GONE)
     eager = difference.eager_counts[DIFFERS]
     return (

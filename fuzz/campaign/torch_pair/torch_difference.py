@@ -101,7 +101,7 @@ def read_torch_difference(folder: Path) -> TorchDifference:
             found[kind] = ledger.buckets()
             left += sum(group.due() for group in ledger.groups.values())
             for (target, index), pair in cases.items():
-                others[kind, target, index] = _other_word(pair.other.seen.signature, pair.other.seen.outcome)
+                others[kind, target, index] = pair.other.seen.signature or pair.other.seen.outcome
         return TorchDifference(
             folder,
             request,
@@ -127,10 +127,6 @@ def write_example_files(difference: TorchDifference) -> None:
             recorded = case_of_bucket(bucket, difference.request.configuration, torch)
             write_text(case, case_file.case_text(recorded))
             write_text(script, bucket.example.script)
-
-
-def _other_word(signature: str, outcome: str) -> str:
-    return signature or outcome
 
 
 def _example_paths(

@@ -96,7 +96,7 @@ def test_what_differs_is_counted_once_in_its_kind(differing: TorchDifference) ->
     (bucket,) = differing.buckets[Kind.APPEARED]
     assert (bucket.name, bucket.count, bucket.first_case) == ("values/out/in-place/a", 1, 0)
     assert verdict(differing) == (
-        "Differences from eager: 1 appeared (in 1 buckets), 0 changed, 1 gone (in 1 buckets). "
+        "Differences from eager: 1 appeared (in 1 bucket), 0 changed, 1 gone (in 1 bucket). "
         "Refusals: 1 appeared, 1 gone. Eager itself differs on 1 of 7 programs."
     )
 

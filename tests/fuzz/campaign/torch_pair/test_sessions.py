@@ -85,7 +85,7 @@ def test_what_appears_and_what_is_gone_is_told_and_reduced(compared: tuple[Path,
     assert {bucket["target"] for bucket in appeared["buckets"]} == {f"{TARGETS}:loses_writes_after"}
     assert {bucket["target"] for bucket in gone["buckets"]} == {f"{TARGETS}:loses_writes_before"}
     smallest = min(appeared["buckets"], key=lambda bucket: bucket["statements"])
-    assert (smallest["statements"], smallest["other_side"]) == (1, "agree")
+    assert smallest["statements"] <= 1 and smallest["other_side"] == "agree"
     assert case_file.read(Path(smallest["corpus_file"])).clause == smallest["clause"]
     assert data["eager"]["same_bits"] == data["eager"]["programs"] == 9
     assert not data["interrupted"]
