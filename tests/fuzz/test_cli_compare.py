@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from fuzz.campaign.configuration import Configuration
+from fuzz.campaign.store import Store
 from fuzz.campaign.torch_pair.folder import Request, write_request
+from fuzz.campaign.torch_pair.torch_probe import DEPENDENCIES
 from fuzz.cli import main
+from tests.support.fuzz.interpreters import write_script
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
@@ -69,3 +73,14 @@ def test_a_comparison_that_cannot_go_on_says_why(
     write_request(Path("out"), request)
     assert main(command) == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_a_comparison_does_not_go_on_with_another_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = {"python": [3, 12, 1], "versions": dict.fromkeys(DEPENDENCIES, "999"), "torch": "9.9"}
+    python = write_script(Path("python").absolute(), f"echo 'aotfuzz-answer: {json.dumps(answer)}'")
+    configuration = Configuration(("eager",), cases=3)
+    Store.create(Path("out") / "before", configuration).close()
+    write_request(Path("out"), Request((str(python), str(python)), configuration, {}))
+    assert main(["resume", "out"]) == 2
+    err = capsys.readouterr().err
+    assert "out/before was run with torch" in err and "now has 9.9; run a comparison of its own" in err
