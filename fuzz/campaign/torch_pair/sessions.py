@@ -187,7 +187,7 @@ def _run_campaign_of_side(
     try:
         status = process.wait()
     except KeyboardInterrupt:
-        process.send_signal(signal.SIGINT)
+        process.terminate()  # SIGINT may be ignored there, as it is in what a shell runs in the background
         try:
             process.wait()
         except KeyboardInterrupt:
