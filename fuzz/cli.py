@@ -1,12 +1,13 @@
 """The command line: what can be asked for. What is done about it is in `fuzz.commands`.
 
 Exit status 0 means that it ran and nothing is new, 1 that something is (for `run`: a bucket that is no known
-issue; for `replay` and `reduce`: something is not as its file says; for `doctor`: something is missing or
-wrong), 2 that the request or the set-up was wrong, 3 that nothing is new and a known issue no longer
-reproduces. With `--json` the last line of stdout is one JSON object and everything else goes to stderr.
-Nothing heavy is imported here.
+issue; for `compare`: something that appeared or changed; for `replay` and `reduce`: something is not as its
+file says; for `doctor`: something is missing or wrong), 2 that the request or the set-up was wrong, 3 that
+nothing is new and a known issue no longer reproduces. With `--json` the last line of stdout is one JSON
+object and everything else goes to stderr. Nothing heavy is imported here.
 
     aotfuzz run --target torch-aot-eager --seconds 120 --seed 0
+    aotfuzz compare --python old/bin/python --python new/bin/python --target torch-aot-eager
     aotfuzz replay corpus --target aot
 """
 
@@ -47,11 +48,13 @@ def _command_line_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="aotfuzz",
         description="Find programs for which a PyTorch compiler differs from eager in what a user can see.",
-        epilog="Exit status: 0 ran, nothing new; 1 findings; 2 usage or set-up error; "
+        epilog="Exit status: 0 ran, nothing new; 1 findings (compare: something appeared or changed); "
+        "2 usage or set-up error; "
         "3 nothing new, and a known issue no longer reproduces.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_run(commands)
+    _add_compare(commands)
     _add_resume(commands)
     _add_reports(commands)
     _add_replay(commands)
@@ -110,22 +113,9 @@ def _add_run(commands: Any) -> None:
         help=f"{_TARGET}; may be given several times",
     )
     _add_bounds(run, "stop after that time (default: 60)", "stop after that many programs")
-    run.add_argument("--seed", type=_seed, default=0, metavar="K", help="which programs (default: 0)")
+    _add_programs(run)
     run.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
-    run.add_argument(
-        "--profile", default="mixed", metavar="P", help="which kind of programs (default: mixed)"
-    )
-    run.add_argument("--device", type=_device, default="cpu", metavar="D", help=_DEVICE)
-    run.add_argument(
-        "--out", type=Path, metavar="DIR", help="where results go (default: a new folder in ./campaigns)"
-    )
-    run.add_argument(
-        "--case-timeout",
-        type=_positive,
-        default=30.0,
-        metavar="S",
-        help="seconds that one case may take (default: 30)",
-    )
+    _add_folder(run)
     run.add_argument(
         "--cluster",
         default="",
@@ -136,9 +126,60 @@ def _add_run(commands: Any) -> None:
     run.add_argument("--json", action="store_true", help=_JSON)
 
 
+def _add_compare(commands: Any) -> None:
+    compare = _command(
+        commands, "compare", "comparisons:compare", "run the same programs under two torches, and compare"
+    )
+    compare.add_argument(
+        "--python",
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="an interpreter with a torch of its own; given twice: before, after",
+    )
+    compare.add_argument(
+        "--target",
+        action="append",
+        required=True,
+        metavar="T",
+        help=f"{_TARGET}; may be given several times",
+    )
+    compare.add_argument(
+        "--cases", type=_count, default=1000, metavar="N", help="so many programs (default: 1000)"
+    )
+    _add_programs(compare)
+    compare.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
+    _add_folder(compare)
+    compare.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _add_programs(parser: Any) -> None:
+    parser.add_argument("--seed", type=_seed, default=0, metavar="K", help="which programs (default: 0)")
+    parser.add_argument(
+        "--profile", default="mixed", metavar="P", help="which kind of programs (default: mixed)"
+    )
+    parser.add_argument("--device", type=_device, default="cpu", metavar="D", help=_DEVICE)
+
+
+def _add_folder(parser: Any) -> None:
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where results go (default: a new folder in ./campaigns)"
+    )
+    parser.add_argument(
+        "--case-timeout",
+        type=_positive,
+        default=30.0,
+        metavar="S",
+        help="seconds that one case may take (default: 30)",
+    )
+
+
 def _add_resume(commands: Any) -> None:
     resume = _command(
-        commands, "resume", "campaigns:resume", "go on with a campaign that was ended, killed or is too short"
+        commands,
+        "resume",
+        "campaigns:resume",
+        "go on with a campaign or a comparison that was ended, killed or is too short",
     )
     resume.add_argument("folder", type=Path, metavar="DIR")
     _add_bounds(resume, "run until that time, all sessions together", "run until that many programs")
@@ -162,7 +203,12 @@ def _add_known(parser: Any) -> None:
 
 
 def _add_reports(commands: Any) -> None:
-    report = _command(commands, "report", "campaigns:report", "print a campaign and write it as an HTML page")
+    report = _command(
+        commands,
+        "report",
+        "campaigns:report",
+        "print a campaign or a comparison and write it as an HTML page",
+    )
     report.add_argument("folder", type=Path, metavar="DIR")
     report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
     report.add_argument("--json", action="store_true", help=_JSON)

@@ -53,6 +53,10 @@ class ConfigurationError(FuzzError):
     """The options of a run contradict each other or ask for what this machine does not have."""
 
 
+class InterpreterError(FuzzError):
+    """An interpreter that was named lacks what a campaign needs: torch, a package, or a target."""
+
+
 class DeviceError(FuzzError):
     """A program is for a device that this machine does not have, or that torch does not see."""
 

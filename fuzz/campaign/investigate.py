@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from fuzz.campaign import repro_trial
 from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
@@ -58,6 +58,25 @@ def run_of_event(event: Event) -> RunOutcome:
             raise PoolError(f"the fuzzer failed on a case:\n{event.text}")
 
 
+class ProgramRunner(Protocol):
+    """What an investigation needs of whoever runs its programs."""
+
+    @property
+    def limit(self) -> float:
+        """Seconds that one run may take."""
+
+    def begin(self, program: Program, target: str, *, limit: float | None = None) -> None:
+        """Have a program run that may be asked for next."""
+
+    def run(
+        self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None
+    ) -> RunOutcome:
+        """Run a program and wait for it."""
+
+    def shows(self, text: str, finding: Finding) -> bool:
+        """Whether a repro script shows its difference, and not another one."""
+
+
 class Runner:
     """Runs programs in the pool for threads other than the driver's."""
 
@@ -78,11 +97,11 @@ class Runner:
     ) -> RunOutcome:
         """Run a program and wait for it; CancelledError when the campaign ends first."""
         begun = None if fresh else self._begun.pop((program, target), None)
-        return run_of_event(self._ask_pool(handlers.program_item(program, target), fresh, limit, begun))
+        return run_of_event(self.ask(handlers.program_item(program, target), fresh, limit, begun))
 
     def shows(self, text: str, finding: Finding) -> bool:
         """Whether a repro script shows its difference, and not another one."""
-        event = self._ask_pool(handlers.script_item(text), True, None)
+        event = self.ask(handlers.script_item(text), True, None)
         if isinstance(event, Death):
             # A worker that dies of a script has died of what the script is about, or the script is not it.
             return finding.target.startswith(("crash", "timeout")) or finding.clause != "errors"
@@ -98,9 +117,14 @@ class Runner:
         for future in list(self._waiting):
             future.cancel()
 
-    def _ask_pool(
-        self, item: dict[str, Any], fresh: bool, limit: float | None, begun: Future[Event] | None = None
+    def ask(
+        self,
+        item: dict[str, Any],
+        fresh: bool = False,
+        limit: float | None = None,
+        begun: Future[Event] | None = None,
     ) -> Event:
+        """Have an item handled (`fuzz.campaign.workers.handlers`) and wait for what comes of it."""
         for _ in range(AGAIN):
             future = begun or self._submit(item, fresh, limit)
             begun = None
@@ -131,12 +155,13 @@ def serve_pool_during(pool: Pool, work: Callable[[], T]) -> T:
         future.add_done_callback(lambda _: pool.wake())
         while not future.done():
             for event in pool.wait(1.0):
-                event.job.tag.set_result(event)
+                if not event.job.tag.cancelled():
+                    event.job.tag.set_result(event)
         return future.result()
 
 
 def investigate(
-    suspect: Suspect, runner: Runner, budget: Budget = DEFAULT_BUDGET, *, ahead: bool = False
+    suspect: Suspect, runner: ProgramRunner, budget: Budget = DEFAULT_BUDGET, *, ahead: bool = False
 ) -> Example:
     """Confirm, reduce and describe one finding. Whatever fails on the way, the finding itself is kept.
 
@@ -161,7 +186,7 @@ def investigate(
 
 
 def _is_interesting_to_investigation(
-    suspect: Suspect, runner: Runner, budget: Budget
+    suspect: Suspect, runner: ProgramRunner, budget: Budget
 ) -> tuple[Callable[[Program], bool], Callable[[Program], None], Callable[[], int]]:
     """The reducer's predicate (the same signature, within the budget of time), how a call of it is begun, and
     a count of its calls."""
@@ -191,7 +216,7 @@ def _is_interesting_to_investigation(
 
 
 def _confirmed_finding(
-    suspect: Suspect, program: Program, seen: RunOutcome, runner: Runner, *, evaluations: int
+    suspect: Suspect, program: Program, seen: RunOutcome, runner: ProgramRunner, *, evaluations: int
 ) -> Example:
     """A finding that fresh workers show: in a bucket, with its script tried."""
     finding = buckets.primary_finding(seen.findings)
@@ -202,7 +227,7 @@ def _confirmed_finding(
 
 
 def _doubtful_finding(
-    suspect: Suspect, runs: list[RunOutcome], runner: Runner, *, evaluations: int
+    suspect: Suspect, runs: list[RunOutcome], runner: ProgramRunner, *, evaluations: int
 ) -> Example:
     """A finding that comes and goes, or needs what an earlier case left behind, with what each run gave.
 

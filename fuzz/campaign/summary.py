@@ -164,7 +164,7 @@ def write_files(store: Store, found: list[Bucket]) -> None:
     if store.folder is None:
         return
     configuration, torch_version = store.configuration, store.get("versions")["torch"]
-    for bucket, name in zip(found, _bucket_file_names(found), strict=True):
+    for bucket, name in zip(found, bucket_file_names(found), strict=True):
         store.file(
             "corpus",
             f"{name}.json",
@@ -173,7 +173,7 @@ def write_files(store: Store, found: list[Bucket]) -> None:
         store.file("repro", f"{name}.py", bucket.example.script)
 
 
-def _bucket_file_names(found: list[Bucket]) -> list[str]:
+def bucket_file_names(found: list[Bucket]) -> list[str]:
     """The names of their files: buckets that differ may have one name when they are made file names."""
     names: Counter[str] = Counter()
     given = []
@@ -188,7 +188,7 @@ def _bucket_files(store: Store, found: list[Bucket]) -> dict[tuple[str, str], tu
     if store.folder is None:
         return {}
     files = {}
-    for bucket, name in zip(found, _bucket_file_names(found), strict=True):
+    for bucket, name in zip(found, bucket_file_names(found), strict=True):
         case, script = store.folder / "corpus" / f"{name}.json", store.folder / "repro" / f"{name}.py"
         if case.is_file() and script.is_file():
             files[bucket.target, bucket.name] = (str(case), str(script))

@@ -14,6 +14,7 @@ from fuzz.campaign.configuration import Configuration, campaign_versions, genera
 from fuzz.campaign.devices import require_device, workers
 from fuzz.campaign.store import Store
 from fuzz.campaign.summary import Summary, summarize
+from fuzz.campaign.torch_pair.folder import is_comparison
 from fuzz.commands.output import FINDINGS, GONE, NOTHING_NEW, WRONG, people, say, say_object
 from fuzz.corpus.known_issues import NAME, Issue
 from fuzz.corpus.known_issues import read_known_issues as read_known
@@ -35,7 +36,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def resume(options: argparse.Namespace) -> int:
-    """Go on with a campaign; its bounds may be moved."""
+    """Go on with a campaign, or with a comparison of two; its bounds may be moved."""
+    if is_comparison(options.folder):
+        from fuzz.commands import comparisons
+
+        return comparisons.resume(options)
     from fuzz.targets.catalog import usable_targets
 
     issues, cases = _known_issues_of_options(options.known)
@@ -54,7 +59,11 @@ def resume(options: argparse.Namespace) -> int:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Print a campaign and write its page."""
+    """Print a campaign, or a comparison of two, and write its page."""
+    if is_comparison(options.folder):
+        from fuzz.commands import comparisons
+
+        return comparisons.report(options)
     from fuzz.report.html_report import report_page
 
     with _refusing_damaged_campaign(options.folder), Store.read(options.folder) as store:

@@ -202,46 +202,10 @@ def judge_call(
             return Result("poisoned", reason="each device draws numbers of its own")
         observations = [as_on_cpu(seen) for seen in observations]
 
-    def once_more(**options: Any) -> Observation:
-        """Eager's call again, with the state that it was made with."""
-        if trial.anew is None:
-            return run_and_observe(trial, function, **options)
-        other, same = replay_earlier_calls(trial)
-        return run_and_observe(same, standard(other), **options)
-
-    def in_double() -> Twin | None:
-        return None if trial.exact is None else trial.exact()
-
-    def reference() -> Observation | None:
-        twin = in_double()
-        if twin is None:
-            return None
-        exact, make, state = twin
-        double = replace(trial, make=make, state=state)
-        if not eager.drew:
-            return run_and_observe(double, standard(exact))
-        noted = RecordDraws()
-        once_more(under=noted)
-        return run_and_observe(double, standard(exact), under=ReplayDraws(noted.draws))
-
-    def rounded(seed: int) -> Observation:
-        twin = in_double()
-        assert twin is not None  # there was a reference
-        exact, make, state = twin
-        return run_and_observe(
-            replace(trial, make=make, state=state), standard(exact), under=RandomRounding(seed)
-        )
-
-    def control() -> Observation:
-        return once_more(terms=True)
-
-    def densely() -> Observation:
-        return once_more(under=DenseOperands())
-
     compilers = observations if standard is eager_itself else (eager, *observations)
     # (What a thread does next, nobody knows.)
     intact = not new and (not any(map(_raised, compilers)) or _is_torch_intact())
-    further = (reference, control, densely, rounded) if intact else ()
+    further = baseline_reruns(trial, standard, function, drew=eager.drew) if intact else ()
     exact = compiled.target.exact and not elsewhere
     verdicts = [judge(eager, seen, *further, exact=exact) for seen in observations]
     for seen, verdict in zip(observations, verdicts, strict=True):
@@ -261,6 +225,60 @@ def judge_call(
     poisoned = next((verdict for verdict in verdicts if verdict.outcome is Outcome.POISONED), None)
     word: OutcomeName = "agree" if poisoned is None else "poisoned"
     return Result(word, reason=(poisoned or verdicts[0]).reason, intact=intact, comparable=comparable)
+
+
+Reruns = tuple[
+    Callable[[], Observation | None],
+    Callable[[], Observation],
+    Callable[[], Observation],
+    Callable[[int], Observation],
+]
+"""What `oracles.judge` may ask for: `reference`, `control`, `densely` and `rounded`."""
+
+
+def baseline_reruns(trial: CallSpec, standard: Baseline, function: Function, *, drew: bool) -> Reruns:
+    """The further runs of a call that the judge may ask for.
+
+    `function` is what the standard made; `drew` says whether its call took random numbers.
+    """
+
+    def once_more(**options: Any) -> Observation:
+        """Eager's call again, with the state that it was made with."""
+        if trial.anew is None:
+            return run_and_observe(trial, function, **options)
+        other, same = replay_earlier_calls(trial)
+        return run_and_observe(same, standard(other), **options)
+
+    def in_double() -> Twin | None:
+        return None if trial.exact is None else trial.exact()
+
+    def reference() -> Observation | None:
+        twin = in_double()
+        if twin is None:
+            return None
+        exact, make, state = twin
+        double = replace(trial, make=make, state=state)
+        if not drew:
+            return run_and_observe(double, standard(exact))
+        noted = RecordDraws()
+        once_more(under=noted)
+        return run_and_observe(double, standard(exact), under=ReplayDraws(noted.draws))
+
+    def rounded(seed: int) -> Observation:
+        twin = in_double()
+        assert twin is not None  # there was a reference
+        exact, make, state = twin
+        return run_and_observe(
+            replace(trial, make=make, state=state), standard(exact), under=RandomRounding(seed)
+        )
+
+    def control() -> Observation:
+        return once_more(terms=True)
+
+    def densely() -> Observation:
+        return once_more(under=DenseOperands())
+
+    return reference, control, densely, rounded
 
 
 def _leaves_same_python_state(eager: Observation, seen: Observation) -> bool:

@@ -78,7 +78,7 @@ def execute(program: Program, target: Target, *, first: bool = False) -> Result:
     if program.scenario.device == BOTH:
         result = _case_on_both_devices(program, target)
     else:
-        result = execute_trials(*_loaded(program), target, first=first)
+        result = execute_trials(*load_calls(program), target, first=first)
     declined = target.declining(program) if result.outcome == "refused" else None
     return result if declined is None else replace(result, reason=f"{LACKS}{declined}: {result.reason}")
 
@@ -117,14 +117,15 @@ def _case_after_reset(result: Result, target: Target) -> Result:
     return Result("finding", (finding,), str(finding), intact=False)
 
 
-def _loaded(program: Program) -> tuple[Function, list[CallSpec]]:
+def load_calls(program: Program) -> tuple[Function, list[CallSpec]]:
+    """A program's function, and the calls that it makes of it, in their order."""
     loaded = load(program)
     return loaded.f, [_trial_of_call(program, loaded, number) for number in range(len(loaded.makes))]
 
 
 def _case_on_both_devices(program: Program, target: Target) -> Result:
     """What becomes of a program on each device, and then of one held against the other."""
-    sides = [_loaded(on_device(program, device)) for device in DEVICES]
+    sides = [load_calls(on_device(program, device)) for device in DEVICES]
     seconds = 0.0
     for function, trials in sides:
         result = execute_trials(function, trials, target)
@@ -175,7 +176,7 @@ def _trial_of_call(program: Program, loaded: Loaded, number: int) -> CallSpec:
     trial = CallSpec(loaded.makes[number], one.scenario, _steps_with_paths(one), exact, loaded.mode)
     if loaded.state is None:
         return trial
-    return replace(trial, state=loaded.state, anew=lambda: _loaded(program), number=number)
+    return replace(trial, state=loaded.state, anew=lambda: load_calls(program), number=number)
 
 
 def _twin_with_state(program: Program, number: int) -> Twin | None:
@@ -187,7 +188,7 @@ def _twin_with_state(program: Program, number: int) -> Twin | None:
     if len(twins) <= number or not alike or (draws and number):
         return None
     later = tuple(Call(twin.storages, twin.arguments, twin.scenario) for twin in twins[1:])
-    function, trials = _loaded(replace(twins[0], later=later))
+    function, trials = load_calls(replace(twins[0], later=later))
     for earlier in trials[:number]:
         run_and_observe(earlier, function)
     return function, trials[number].make, trials[number].state

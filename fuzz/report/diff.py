@@ -65,8 +65,8 @@ def diff_table(difference: Difference) -> str:
     """The comparison as text."""
     before, after = difference.before, difference.after
     parts = [
-        tabulate(_campaign_facts(before, after), headers=("", "first", "second")),
-        _tally_differences(before, after),
+        tabulate(campaign_facts(before, after), headers=("", "first", "second")),
+        tally_differences(before, after),
     ]
     for title, found in (
         ("Only in the first", difference.only_before),
@@ -82,7 +82,8 @@ def diff_table(difference: Difference) -> str:
     return "\n\n".join(parts)
 
 
-def _campaign_facts(before: Summary, after: Summary) -> list[tuple[str, object, object]]:
+def campaign_facts(before: Summary, after: Summary) -> list[tuple[str, object, object]]:
+    """Versions, targets and bounds of two campaigns, as rows of a table."""
     facts: list[tuple[str, object, object]] = [
         (name, before.versions.get(name, ""), after.versions.get(name, ""))
         for name in dict.fromkeys([*before.versions, *after.versions])
@@ -97,11 +98,12 @@ def _campaign_facts(before: Summary, after: Summary) -> list[tuple[str, object, 
     return facts
 
 
-def _tally_differences(before: Summary, after: Summary) -> str:
+def tally_differences(before: Summary, after: Summary, names: tuple[str, str] = ("first", "second")) -> str:
+    """The counts of two campaigns by target, one row for each of both, which are called by `names`."""
     rows = [
         (name, which, *(getattr(summary.tallies[name], count) for count in _COUNTS))
         for name in dict.fromkeys([*before.tallies, *after.tallies])
-        for which, summary in (("first", before), ("second", after))
+        for which, summary in zip(names, (before, after), strict=True)
         if name in summary.tallies
     ]
     return tabulate(rows, headers=("target", "campaign", *_COUNTS))

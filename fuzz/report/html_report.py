@@ -14,7 +14,7 @@ from importlib import resources
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.memory_gauge import MIB
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 450_000
 TEMPLATE = "page.html.jinja"
-_STATES = {
+BUCKET_STATES = {
     "shown": "its script shows it",
     "confirmed": "seen again in a fresh process",
     "flaky": "flaky",
@@ -66,7 +66,7 @@ def report_page(summary: Summary) -> str:
     met = sorted(groups, key=lambda name: (order.get(name, len(order)), name))
     general = [name for name in met if not name.startswith(OPERATOR)]
     used = [name for name in met if name.startswith(OPERATOR)]
-    text = _template().render(
+    text = page_template(TEMPLATE).render(
         summary=summary,
         new=[entry for entry in entries if entry.standing is None],
         known=[entry for entry in entries if entry.standing is not None],
@@ -119,7 +119,7 @@ def _bucket_entries_html(summary: Summary) -> list[_Entry]:
             _Entry(
                 bucket=bucket,
                 anchor=f"bucket-{number}",
-                state=_STATES[example.state],
+                state=BUCKET_STATES[example.state],
                 standing=summary.standing(bucket),
                 findings=example.seen.findings[:8],
                 message=buckets.primary_finding(example.seen.findings).message,
@@ -180,9 +180,17 @@ def _reached(names: Sequence[str], pairs: Any) -> tuple[int, int]:
 
 
 @cache
-def _template() -> Template:
+def page_template(name: str) -> Template:
+    """A template of this package; they may include each other."""
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(_template_text),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    text = resources.files("fuzz.report").joinpath(TEMPLATE).read_text(encoding="utf-8")
-    return environment.from_string(text)
+    return environment.get_template(name)
+
+
+def _template_text(name: str) -> str:
+    return resources.files("fuzz.report").joinpath(name).read_text(encoding="utf-8")

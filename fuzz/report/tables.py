@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # How many buckets are shown with their source; the rest are in the table and in their files.
 SHOWN = 5
-_STATES = {
+STATES = {
     "shown": "script shows it",
     "confirmed": "confirmed",
     "flaky": "FLAKY",
@@ -37,7 +37,7 @@ def campaign_table(summary: Summary) -> str:
     parts = [_targets_table(summary)]
     for word, counted in (("poisoned", "poisons"), ("refused", "refusals")):
         reasons = [
-            (target, _short(reason, 200), count)
+            (target, shorten(reason, 200), count)
             for target, tally in summary.tallies.items()
             for reason, count in getattr(tally, counted).most_common()
         ]
@@ -70,7 +70,7 @@ def replay(rows: Sequence[Replayed]) -> str:
             row.outcome,
             row.expected or "-",
             "-" if row.outcome == "left out" else "yes" if row.as_expected else "NO",
-            _short(row.bucket if row.outcome == "finding" else row.reason, 70),
+            shorten(row.bucket if row.outcome == "finding" else row.reason, 70),
         )
         for row in rows
     ]
@@ -90,7 +90,7 @@ def case_table(file: Path, recorded: Case) -> str:
         *((f"on {target}", state) for target, state in recorded.expected.items()),
     ]
     differences = [
-        (finding.clause, one_line(finding.path), _short(finding.eager, 60), _short(finding.target, 60))
+        (finding.clause, one_line(finding.path), shorten(finding.eager, 60), shorten(finding.target, 60))
         for finding in recorded.findings
     ]
     parts = [
@@ -178,12 +178,12 @@ def _buckets_table(summary: Summary) -> str:
     rows = [
         (
             bucket.target,
-            _short(bucket.name, 80),
+            shorten(bucket.name, 80),
             bucket.count,
             f"{len(bucket.example.suspect.program.statements)} -> {bucket.example.statements}",
             bucket.first_case,
             f"{bucket.first_seconds:.1f}",
-            _STATES[bucket.example.state],
+            STATES[bucket.example.state],
             "NEW" if (standing := summary.standing(bucket)) is None else issue(standing),
         )
         for bucket in summary.buckets
@@ -200,7 +200,7 @@ def issue(standing: IssueStatus) -> str:
 def _known(summary: Summary) -> str:
     headers = ("known issue", "upstream", "target", "now", "")
     rows = [
-        (_short(one.issue.title, 60), one.issue.upstream or "", one.target, one.state, _short(one.said, 60))
+        (shorten(one.issue.title, 60), one.issue.upstream or "", one.target, one.state, shorten(one.said, 60))
         for one in summary.known
     ]
     return tabulate(rows, headers=headers)
@@ -247,6 +247,7 @@ def _sources_table(summary: Summary) -> list[str]:
     return texts
 
 
-def _short(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
+    """Text on one line, cut to so many characters."""
     text = one_line(text)
     return text if len(text) <= width else text[: width - 3] + "..."

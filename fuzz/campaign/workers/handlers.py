@@ -1,18 +1,25 @@
-"""What a worker does with one item: run a generated case, run a given program, or try a repro script.
+"""What a worker does with one item: run a case or a program, try a repro script, or observe eager alone.
 
 Items and answers are plain data, so that they cross a pipe as JSON:
 
     {"kind": "case", "seed": 0, "index": 17, "profile": "uniform", "device": "cpu", "target": "aot"}
     {"kind": "program", "program": {...}, "target": "aot"}
     {"kind": "script", "text": "import torch..."}
+    {"kind": "eager digest", "program": {...}}
+    {"kind": "eager", "program": {...}}
+    {"kind": "judge eager", "program": {...}, "observations": [...]}
 
 The first is answered by `Result.to_json` and the program's `traits`, the second by `Result.to_json`, the
-last by `repro_trial.run_repro`. Where a target has broken its process, the answer is the worker's `Last`;
-after a script it always is: nobody has looked whether its target did, nor is anything of it taken back.
+third by `repro_trial.run_repro`. The last three are answered by a digest of eager's observations, by these as
+plain data, and by the `Result.to_json` of another eager's observations. Where a target has broken its
+process, the answer is the worker's `Last`; after a script it always is: nobody has looked whether its target
+did, nor is anything of it taken back.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import cache
 from typing import Any
 
@@ -22,6 +29,7 @@ from fuzz.choices import SeededChoices
 from fuzz.errors import TargetError
 from fuzz.execute.call import Result
 from fuzz.execute.case import execute
+from fuzz.execute.eager_case import judge_eager, observe_eager
 from fuzz.execute.garbage import sweep_garbage
 from fuzz.features.traits import traits
 from fuzz.generate import generate
@@ -31,6 +39,7 @@ from fuzz.program.decode import Program, from_json, to_json
 from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
 from oracles.object_names import message_of
+from oracles.observation.serialization import observation_from_json, observation_to_json
 
 HANDLER = "fuzz.campaign.workers.handlers:handle_item"
 
@@ -65,6 +74,21 @@ def script_item(text: str) -> dict[str, Any]:
     return {"kind": "script", "text": text}
 
 
+def eager_digest_item(given: Program) -> dict[str, Any]:
+    """The item that runs a program in eager alone, and answers with a digest of all that is seen."""
+    return {"kind": "eager digest", "program": to_json(given)}
+
+
+def eager_item(given: Program) -> dict[str, Any]:
+    """The item that runs a program in eager alone, and answers with all that is seen."""
+    return {"kind": "eager", "program": to_json(given)}
+
+
+def judge_eager_item(given: Program, observations: list[Any]) -> dict[str, Any]:
+    """The item that judges what another eager gave of a program, as `eager_item` answers it."""
+    return {"kind": "judge eager", "program": to_json(given), "observations": observations}
+
+
 def handle_item(item: dict[str, Any]) -> Any:
     """Do one item. An exception from here is a mistake in the fuzzer."""
     match item["kind"]:
@@ -75,8 +99,20 @@ def handle_item(item: dict[str, Any]) -> Any:
             return _answer(_executed(from_json(item["program"]), item["target"]))
         case "script":
             return Last(repro_trial.run_repro(item["text"]))
+        case "eager digest":
+            text = json.dumps(_observations_of_eager(item["program"]), sort_keys=True)
+            return hashlib.sha256(text.encode()).hexdigest()
+        case "eager":
+            return _observations_of_eager(item["program"])
+        case "judge eager":
+            others = [observation_from_json(data) for data in item["observations"]]
+            return judge_eager(from_json(item["program"]), others).to_json()
         case kind:
             raise ValueError(f"no item of kind {kind!r}")
+
+
+def _observations_of_eager(program: Any) -> list[Any]:
+    return [observation_to_json(seen) for seen in observe_eager(from_json(program))]
 
 
 def _executed(given: Program, target: str) -> Result:

@@ -57,7 +57,7 @@ def _summary(buckets: int = 3, *, seed: int = 5, target: str = "torch-aot-eager"
         return summarize(store)
 
 
-class _Reader(HTMLParser):
+class PageReader(HTMLParser):
     """Notes tags, what they refer to, and the text."""
 
     def __init__(self, text: str) -> None:
@@ -92,7 +92,7 @@ class _Reader(HTMLParser):
 
 def test_the_page_stands_alone_and_nothing_in_it_runs() -> None:
     text = report_page(_summary())
-    reader = _Reader(text)
+    reader = PageReader(text)
     assert reader.open == []
     assert not {"script", "img", "link", "iframe", "object"} & set(reader.tags)
     assert all(reference.startswith("#") for reference in reader.references)
@@ -103,7 +103,7 @@ def test_the_page_stands_alone_and_nothing_in_it_runs() -> None:
 
 def test_the_page_says_what_was_found() -> None:
     summary = _summary()
-    text = " ".join(_Reader(report_page(summary)).text.split())
+    text = " ".join(PageReader(report_page(summary)).text.split())
     for words in (
         "2 new buckets",
         "1 known",

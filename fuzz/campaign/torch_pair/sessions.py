@@ -1,0 +1,323 @@
+"""One session of a comparison: check the interpreters, run both campaigns, examine what differs.
+
+    begin_comparison(Path("candidate"), ("old/bin/python", "new/bin/python"), configuration, print)
+    resume_comparison(Path("candidate"), print)
+
+The campaigns run one after the other, each with all workers, so that both have the same machine to
+themselves. Then each program runs in eager alone under both, and of the cases that made a transition some are
+reduced with both torches at hand. A session that is interrupted raises KeyboardInterrupt once its processes
+have ended; what it stored counts.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from fuzz.campaign.configuration import DEFAULT_BUDGET, Configuration, campaign_versions
+from fuzz.campaign.investigate import investigate
+from fuzz.campaign.ledger import Group, Ledger, raw_finding
+from fuzz.campaign.store import FILE as CAMPAIGN
+from fuzz.campaign.store import Store
+from fuzz.campaign.torch_pair.eager_pass import compare_eagers
+from fuzz.campaign.torch_pair.folder import (
+    SIDES,
+    SOURCE,
+    PairExample,
+    Request,
+    add_eager,
+    add_example,
+    is_comparison,
+    read_eager,
+    read_examples,
+    read_request,
+    write_request,
+)
+from fuzz.campaign.torch_pair.remote_runner import PairedRunner, RemoteRunner
+from fuzz.campaign.torch_pair.source_copy import environment_of_copy, write_source_copy
+from fuzz.campaign.torch_pair.torch_probe import Interpreter, find_interpreter, require_campaign
+from fuzz.campaign.torch_pair.transitions import CasePair, Kind, case_pairs, transition_ledgers
+from fuzz.campaign.workers import handlers
+from fuzz.errors import InterpreterError, StoreError, WorkersLost
+from fuzz.safe_text import shell_command
+
+Watch = Callable[[str], None]
+# Seconds between two lines of progress.
+_PACE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Both interpreters, checked, and the environment in which they import this aotfuzz."""
+
+    before: Interpreter
+    after: Interpreter
+    environment: Mapping[str, str]
+
+
+def begin_comparison(
+    folder: Path, pythons: tuple[str, str], configuration: Configuration, watch: Watch
+) -> list[str]:
+    """Run a comparison in a new folder; `watch` is told in words how far it is.
+
+    The answer is the fuzzer's own mistakes on the way, as tracebacks.
+
+    Raises:
+        InterpreterError: an interpreter cannot run the campaign.
+        StoreError: the folder holds a comparison or a campaign, or cannot be written.
+    """
+    if is_comparison(folder) or (folder / CAMPAIGN).exists():
+        raise StoreError(
+            f"{folder} already holds {'a comparison' if is_comparison(folder) else 'a campaign'}; "
+            f"choose another folder with --out, or go on with: {shell_command('aotfuzz', 'resume', folder)}"
+        )
+    before, after = map(find_interpreter, pythons)
+    new = not folder.exists()
+    try:
+        sides = _checked_sides(folder, before, after, configuration)
+    except BaseException:
+        shutil.rmtree(folder if new else folder / SOURCE, ignore_errors=True)
+        raise
+    aotfuzz = {key: value for key, value in campaign_versions().items() if key in ("aotfuzz", "commit")}
+    write_request(folder, Request((str(before.python), str(after.python)), configuration, aotfuzz))
+    return _run_session(folder, configuration, sides, watch)
+
+
+def resume_comparison(
+    folder: Path, watch: Watch, *, cases: int | None = None, jobs: int | None = None
+) -> list[str]:
+    """Go on with a comparison; with `cases`, both campaigns until they have so many.
+
+    The answer and the errors are as for `begin_comparison`. InterpreterError too if an interpreter now has
+    another torch.
+    """
+    request = read_request(folder)
+    configuration = request.configuration
+    configuration = replace(
+        configuration, cases=cases or configuration.cases, jobs=jobs or configuration.jobs
+    )
+    before, after = map(find_interpreter, request.pythons)
+    for name, interpreter in zip(SIDES, (before, after), strict=True):
+        _require_same_torch(folder / name, interpreter)
+    sides = _checked_sides(folder, before, after, configuration)
+    write_request(folder, replace(request, configuration=configuration))
+    return _run_session(folder, configuration, sides, watch)
+
+
+def _checked_sides(
+    folder: Path, before: Interpreter, after: Interpreter, configuration: Configuration
+) -> _Sides:
+    """Both sides, once each has made the first programs with the copy of this aotfuzz, and made the same."""
+    write_source_copy(folder / SOURCE)
+    made = [require_campaign(side, folder / SOURCE, configuration) for side in (before, after)]
+    if made[0] != made[1]:
+        raise InterpreterError(
+            f"{before.python} and {after.python} make other programs of the same seed; "
+            "this is a mistake in aotfuzz"
+        )
+    return _Sides(before, after, environment_of_copy(folder / SOURCE))
+
+
+def _require_same_torch(campaign: Path, interpreter: Interpreter) -> None:
+    if not (campaign / CAMPAIGN).is_file():
+        return
+    with Store.read(campaign) as store:
+        torch = store.get("versions")["torch"]
+    if torch != interpreter.torch:
+        raise InterpreterError(
+            f"{campaign} was run with torch {torch}, and {interpreter.python} now has {interpreter.torch}; "
+            "run a comparison of its own"
+        )
+
+
+def _run_session(folder: Path, configuration: Configuration, sides: _Sides, watch: Watch) -> list[str]:
+    with _sigterm_interrupting():
+        for name, interpreter in zip(SIDES, (sides.before, sides.after), strict=True):
+            watch(f"{name}: torch {interpreter.torch}, {interpreter.python}")
+            _run_campaign_of_side(folder / name, interpreter, configuration, sides.environment)
+        with ExitStack() as running:
+            before, after = (
+                running.enter_context(
+                    RemoteRunner(interpreter, sides.environment, configuration, folder / f"{name}.log")
+                )
+                for name, interpreter in zip(SIDES, (sides.before, sides.after), strict=True)
+            )
+            _compare_all_eagers(folder, configuration, before, after, watch)
+            return _investigate_transitions(folder, configuration, before, after, watch)
+
+
+def _run_campaign_of_side(
+    folder: Path, interpreter: Interpreter, configuration: Configuration, environment: Mapping[str, str]
+) -> None:
+    """Run a campaign to its end in a process of its own, or what is left of it.
+
+    Raises:
+        InterpreterError: it ended early, by itself.
+    """
+    words = ["--cases", str(configuration.cases), "--jobs", str(configuration.jobs), "--known", "none"]
+    if (folder / CAMPAIGN).is_file():
+        if _is_campaign_complete(folder, configuration):
+            return
+        words = ["resume", str(folder), *words]
+    else:
+        targets = [word for target in configuration.targets for word in ("--target", target)]
+        words = ["run", *targets, "--seed", str(configuration.seed), *words]
+        words += ["--profile", configuration.profile, "--device", configuration.device]
+        words += ["--case-timeout", str(configuration.limit), "--out", str(folder)]
+    # A session of its own: a Ctrl-C is for this process, which passes it on.
+    process = subprocess.Popen(
+        [str(interpreter.python), "-P", "-m", "fuzz.cli", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env=dict(environment),
+        start_new_session=True,
+    )
+    try:
+        status = process.wait()
+    except KeyboardInterrupt:
+        process.terminate()  # SIGINT may be ignored there, as it is in what a shell runs in the background
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            process.kill()
+            process.wait()
+        raise
+    if not ((folder / CAMPAIGN).is_file() and _is_campaign_complete(folder, configuration)):
+        raise InterpreterError(
+            f"the campaign under {interpreter.python} (torch {interpreter.torch}) ended early, "
+            f"with status {status}"
+        )
+
+
+def _is_campaign_complete(folder: Path, configuration: Configuration) -> bool:
+    with Store.read(folder) as store:
+        return store.get("ended") == "complete" and store.configuration.cases == configuration.cases
+
+
+def _compare_all_eagers(
+    folder: Path, configuration: Configuration, before: RemoteRunner, after: RemoteRunner, watch: Watch
+) -> None:
+    """Compare the two eagers on each program that has not been compared."""
+    assert configuration.cases is not None
+    known = read_eager(folder)
+    left = [index for index in range(configuration.cases) if index not in known]
+    lock = threading.Lock()
+    paced = _Pace(watch, "eager alone", configuration.cases, len(known))
+
+    def compare(index: int) -> None:
+        with lock:
+            program = handlers.program(configuration.seed, index, configuration.profile, configuration.device)
+        case = compare_eagers(index, program, before, after)
+        with lock:
+            add_eager(folder, case)
+            paced.advance()
+
+    _run_in_threads(2 * configuration.jobs, compare, left)
+
+
+def _investigate_transitions(
+    folder: Path, configuration: Configuration, before: RemoteRunner, after: RemoteRunner, watch: Watch
+) -> list[str]:
+    """Reduce what is due of each group of transitions, with both torches at hand."""
+    stored = read_examples(folder)
+    lock = threading.Lock()
+    troubles: list[str] = []
+    budget = replace(DEFAULT_BUDGET, seconds=math.inf)
+    with Store.read(folder / SIDES[0]) as one, Store.read(folder / SIDES[1]) as other:
+        ledgers = transition_ledgers(case_pairs(one, other), one, other)
+    work: list[_GroupOfCases] = []
+    for kind, (ledger, cases) in ledgers.items():
+        ledger.restore(stored.get(kind, {}))
+        due = (group for group in ledger.groups.values() if group.due())
+        work += (_GroupOfCases(kind, ledger, group, cases) for group in due)
+    paced = _Pace(watch, "groups of cases that differ, reduced", len(work), 0)
+
+    def investigate_group(work: _GroupOfCases) -> None:
+        own, there = (before, after) if work.kind is Kind.GONE else (after, before)
+        while work.group.due():
+            with lock:
+                suspect = work.ledger.suspect(work.group)
+            expected = work.cases[suspect.target, suspect.index].other.seen
+            try:
+                example = investigate(suspect, PairedRunner(own, there, expected), budget)
+            except WorkersLost:
+                raise
+            except Exception:
+                troubles.append(traceback.format_exc())
+                example = raw_finding(suspect)
+            work.group.take(example)
+            with lock:
+                add_example(folder, PairExample(work.kind, example))
+        with lock:
+            paced.advance()
+
+    _run_in_threads(configuration.jobs, investigate_group, work)
+    return troubles
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupOfCases:
+    """Cases that made the same transition, their ledger, and all cases of their kind."""
+
+    kind: Kind
+    ledger: Ledger
+    group: Group
+    cases: Mapping[tuple[str, int], CasePair]
+
+
+class _Pace:
+    """Tells how far a part of the session is, every few seconds and at its end."""
+
+    def __init__(self, watch: Watch, what: str, total: int, done: int) -> None:
+        self._watch = watch
+        self._what = what
+        self._total = total
+        self._done = done
+        self._told = time.monotonic()
+
+    def advance(self) -> None:
+        """Count one more."""
+        self._done += 1
+        now = time.monotonic()
+        if now - self._told >= _PACE or self._done == self._total:
+            self._told = now
+            self._watch(f"{self._what}: {self._done} of {self._total}")
+
+
+def _run_in_threads(at_once: int, function: Callable[[Any], None], items: Iterable[Any]) -> None:
+    """Call a function with each item, so many at once; the first exception ends it and is raised."""
+    threads = ThreadPoolExecutor(at_once)
+    try:
+        for future in [threads.submit(function, item) for item in items]:
+            future.result()
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _sigterm_interrupting() -> Iterator[None]:
+    """Have SIGTERM end a session as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

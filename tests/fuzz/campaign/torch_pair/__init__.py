@@ -1,0 +1,1 @@
+"""Tests of `fuzz.campaign.torch_pair`."""
