@@ -216,13 +216,18 @@ class OutputAliasing:
                 rebound = self.world.rebound(StorageRebind(state, here, True, CreationMode.GRAD), here)
             return View(self.root(start), steps, None, True, rebound=rebound)
         noticed = any(step.in_place and step.mode is CreationMode.GRAD for step in steps)
-        ordinary = autograd_state.creation_meta(value) == "DEFAULT" and not noticed
-        if (stale or derived) and steps and ordinary:
+        made = autograd_state.creation_meta(value)
+        # (Of one of several results that is stale autograd says that its history cannot be told any more.)
+        one_of_several = made == "MULTI_OUTPUT_NODE" and not stale
+        if (stale or derived) and steps and (made == "DEFAULT" or one_of_several) and not noticed:
             assert origin is not None
             where, repeated = regenerated_view(root, origin, stale)
             if repeated:
                 other = where is not None and not same_interpretation(where, geometry(root))
-                return View(self.root(root), repeated, where, True, reinterpreted=other, rebound=rebound)
+                special = made if one_of_several else None
+                return View(
+                    self.root(root), repeated, where, True, reinterpreted=other, made=special, rebound=rebound
+                )
         if stale or derived or not steps or elsewhere:
             source = start if not steps else root
             view = self._output_view_by_geometry(value, source, root, stale)

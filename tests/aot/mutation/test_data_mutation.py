@@ -556,3 +556,32 @@ def test_a_write_by_strides_of_another_size() -> None:
     for function in (f, aot.aot_function(f, checking_nop)):
         with pytest.raises(RuntimeError, match="size"):
             function(values(6))
+
+
+def copies_its_whole_part(a: Tensor) -> None:
+    [part] = a.split(2, 2)
+    a.copy_(part)
+
+
+def copies_its_view(a: Tensor) -> Tensor:
+    a.copy_(a[:])
+    return a.sum()
+
+
+@pytest.mark.parametrize("function", [copies_its_whole_part, copies_its_view], ids=lambda one: one.__name__)
+def test_a_copy_of_elements_that_share_places_into_themselves_does_nothing(function: Any) -> None:
+    """Of any other write to a tensor that shows elements several times eager makes an error."""
+
+    def arguments() -> tuple[Tensor]:
+        return (torch.arange(4.0).reshape(2, 2).as_strided((2, 2, 2), (0, 2, 1), 0),)
+
+    assert_agrees(function, arguments)
+
+
+def test_its_backward_raises_as_eagers_does() -> None:
+    def expanded(x: Tensor) -> Tensor:
+        y = (x * 2).expand(3, 3)
+        y.copy_(y[:])
+        return y * x
+
+    assert_agrees(expanded, lambda: (leaf(3),), backward_raises=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+import aot
 from tests.support.agreement import assert_agrees, both, leaf, listed, non_leaf, values
 
 pytestmark = pytest.mark.clause("versions")
@@ -420,3 +421,34 @@ def test_a_backward_that_leads_nowhere_still_checks_what_it_keeps(operation: Cal
             x.mul_(2)
         with pytest.raises(RuntimeError, match=r"modified by an inplace|modified inplace"):
             y.backward()
+
+
+PARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "chunk": lambda v: v.chunk(2)[0],
+    "split": lambda v: v.split(2)[1],
+    "unbind": lambda v: v.unbind()[1],
+    "chunk of a view": lambda v: v.view(1, -1).chunk(2, 1)[0],
+    "slice of a chunk": lambda v: v.chunk(2)[0][:2],
+}
+
+
+@pytest.mark.parametrize("lazily", [False, True], ids=["plain", "negated"])
+@pytest.mark.parametrize("part", PARTS)
+def test_parts_of_a_written_view_that_shows_more_than_its_parent(part: str, lazily: bool) -> None:
+    """Autograd lets no gradient of what `as_strided` shows besides past a lazily negated parent."""
+
+    def f(a: Tensor) -> Tensor:
+        v = a.as_strided((5,), (1,), 0)
+        v.mul_(2)
+        return PARTS[part](v)
+
+    def gradient(function: Callable[[Tensor], Tensor]) -> Tensor:
+        leaf = torch.arange(5.0).requires_grad_()
+        every_other = (leaf * 1).as_strided((3,), (2,), 0)
+        argument = torch._neg_view(every_other) if lazily else every_other
+        result = function(argument)
+        with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+            result.mul_(2)
+        return torch.autograd.grad(result.sum() + argument.sum(), leaf)[0]
+
+    assert torch.equal(gradient(aot.aot_function(f, aot.nop)), gradient(f))
