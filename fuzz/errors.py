@@ -57,6 +57,23 @@ class DeviceError(FuzzError):
     """A program is for a device that this machine does not have, or that torch does not see."""
 
 
+class InterpreterError(FuzzError):
+    """A Python interpreter that was named does not run, has no torch, or lacks dependencies of aotfuzz."""
+
+
+class InstallError(FuzzError):
+    """A version of torch cannot be installed: pip failed, or there is no room for it."""
+
+
+class ScriptError(FuzzError):
+    """A script cannot be bisected: it is not wrong, does not compile, or does not end the same way twice."""
+
+
+class CommitsError(FuzzError):
+    """A repository cannot be bisected: no such commit, the good one is wrong or the bad one right, or git
+    fails."""
+
+
 class MinifyError(FuzzError):
     """Base class of what keeps a function of the user's own from being made smaller."""
 
