@@ -254,7 +254,9 @@ def _add_bisect(commands: Any) -> None:
         metavar="CASE|SCRIPT",
         help="a corpus file (.json), or a Python script: status 0 is right, 125 cannot tell, others wrong",
     )
-    bisect.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="after --: arguments of the script")
+    bisect.add_argument(
+        "--script-args", default="", metavar="TEXT", help="arguments of the script, in one text"
+    )
     bisect.add_argument("--target", metavar="T", help=f"for a corpus file: {_TARGET} (default: its own)")
     _add_interpreters(bisect)
     bisect.add_argument(

@@ -257,9 +257,12 @@ class _Runner:
 def _confirm(interpreter: Interpreter, blame: Blame, limit: float, isolation: Mapping[str, str]) -> Blame:
     """Run both commands, each in a new process."""
     assert blame.right is not None and blame.wrong is not None
-    statuses = []
+    statuses: list[int | None] = []
     for command in (blame.right, blame.wrong):
         ran = interpreter.run(command.words[1:], limit=limit, changes={**isolation, **command.changes})
         statuses.append(ran.status)
+    if None in statuses:
+        said = "; ".join(filter(None, (blame.said, f"a command took more than {limit:g} s")))
+        return replace(blame, said=said)
     confirmed = statuses[0] == 0 and statuses[1] not in (0, CANNOT_SAY)
     return replace(blame, is_confirmed=confirmed)

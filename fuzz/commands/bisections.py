@@ -50,9 +50,9 @@ def _trial(options: argparse.Namespace, case: Case | None) -> Trial:
     if case is None:
         if options.target:
             raise ConfigurationError("--target is for a corpus file: a script compiles by itself")
-        return Script(options.what, tuple(options.arguments))
-    if options.arguments:
-        raise ConfigurationError("a corpus file takes no arguments; those after -- are a script's")
+        return Script(options.what, tuple(shlex.split(options.script_args)))
+    if options.script_args:
+        raise ConfigurationError("--script-args is for a script: a corpus file takes no arguments")
     target: str = options.target or case.origin.target
     if target not in SHIPPED and not options.target:
         what = f"{target!r} does not ship with aotfuzz, and a file must not have it imported"

@@ -127,9 +127,7 @@ def test_an_interpreter_that_cannot_replay_is_named(case: Case, tmp_path: Path) 
         def run(self, words: Sequence[str], *, limit: float, **_options: Any) -> Ran:
             return Ran(2, "", "aotfuzz: no workers\n")
 
-    with pytest.raises(
-        InterpreterError, match="python cannot replay cases: ended with status 2: aotfuzz: no"
-    ):
+    with pytest.raises(InterpreterError, match=r"python cannot replay cases: ended with status 2: .*no"):
         dated(case, tmp_path, Failing("2.13.0", {}))
 
 

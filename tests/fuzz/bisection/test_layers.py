@@ -39,9 +39,9 @@ x = torch.ones(3)
 sys.exit(0 if torch.equal(torch.compile(f, backend=backend)(x), f(x)) else 1)
 """
 # A registered name, which torch's own bisector replaces.
-REGISTERED = CUSTOM.replace(
+REGISTERED = CUSTOM.replace("backend=backend", "backend='negating'").replace(
     "def f(x)", "torch._dynamo.register_backend(backend, 'negating')\ndef f(x)"
-).replace("backend=backend", "backend='negating'")
+)
 DYNAMIC = """
 import sys, torch
 def backend(graph, inputs):
