@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     names = [fault.name for fault in FAULTS]
     parser.add_argument("--fault", choices=names, action="append", help="only this one (default: all)")
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="whose torch")
-    parser.add_argument("--limit", type=float, default=120.0, help="seconds for one run (default: 120)")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds for one run (default: 600)")
 
 
 def measure(options: argparse.Namespace) -> list[Table]:
@@ -48,7 +48,7 @@ def measure(options: argparse.Namespace) -> list[Table]:
                     interpreter, script, folder=Path(folder) / "bisection", limit=options.limit
                 )
             left = sum(1 for _ in Path(outside).rglob("*"))
-        found = " ".join(filter(None, (blame.layer, blame.part, blame.name)))
+        found = " ".join(filter(None, (blame.layer, blame.part, blame.name))) or blame.said
         verdict = "right" if is_right(fault, blame) else "WRONG"
         rows.append(
             (fault.name, verdict, found[:60], blame.label, blame.runs, left, time.monotonic() - began)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fuzz.errors import InstallError, InterpreterError
 from fuzz.interpreters import Interpreter, dependencies, find_interpreter, run_process
+from fuzz.safe_text import one_line
 
 # A CUDA build of torch 2.15 with what it brings takes 5 GB on disk, the CPU build 1 GB.
 MOST_BYTES = 6 * 10**9
@@ -64,7 +65,9 @@ def install_torch(
         for command in commands:
             ran = run_process(command, limit=INSTALL_SECONDS)
             if ran.status != 0:
-                raise InstallError(f"torch {version} cannot be installed: {_error_of_pip(ran.stderr)}")
+                raise InstallError(
+                    f"torch {version} cannot be installed: {_error_of_pip(ran.stdout + ran.stderr)}"
+                )
         return find_interpreter(python)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
@@ -72,6 +75,8 @@ def install_torch(
 
 
 def _error_of_pip(text: str) -> str:
-    """The lines of pip's output that say what was wrong."""
-    errors = [line.removeprefix("ERROR: ") for line in text.splitlines() if line.startswith("ERROR: ")]
-    return " ".join(errors or text.splitlines()[-1:]) or "pip said nothing"
+    """The lines of pip's output that say what was wrong, and what a configured constraint has to do with it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    requested = [f"{line};" for line in lines if line.startswith("The user requested")]
+    return one_line(" ".join([*requested, *(errors or lines[-1:])])) or "pip said nothing"

@@ -20,6 +20,7 @@ from pathlib import Path
 
 # The exit statuses of `git bisect run`: 0 is right, this one says nothing, any other is wrong.
 CANNOT_SAY = 125
+TIMEOUT = "timeout"
 _RAISED = 70
 _POLL_SECONDS = 0.02
 
@@ -39,6 +40,10 @@ class Ending:
     @property
     def is_right(self) -> bool:
         return self.kind == "exit 0"
+
+    @property
+    def is_timeout(self) -> bool:
+        return self.kind == TIMEOUT
 
     @property
     def is_wrong(self) -> bool:
@@ -64,7 +69,7 @@ def run_forked(
         os.killpg(child, signal.SIGKILL)
     said = output.read_text(encoding="utf-8", errors="replace")[-2000:] if output.exists() else ""
     if status is None:
-        return Ending("timeout", said)
+        return Ending(TIMEOUT, said)
     if os.WIFSIGNALED(status):
         return Ending(f"signal {os.WTERMSIG(status)}", said)
     if exception.exists():
@@ -74,9 +79,13 @@ def run_forked(
 
 
 def _wait_for(child: int, limit: float) -> int | None:
-    """The wait status of a process; None if it was killed because it took too long."""
+    """The wait status of a process; None if it was killed because it took too long.
+
+    SystemExit if the parent of this process is gone, because then nobody waits for an answer.
+    """
+    parent = os.getppid()
     end = time.monotonic() + limit
-    while time.monotonic() < end:
+    while time.monotonic() < end and os.getppid() == parent:
         found, status = os.waitpid(child, os.WNOHANG)
         if found:
             return status
@@ -86,6 +95,8 @@ def _wait_for(child: int, limit: float) -> int | None:
     with contextlib.suppress(OSError):
         os.kill(child, signal.SIGKILL)  # it may not have made its group yet
     os.waitpid(child, 0)
+    if os.getppid() != parent:
+        raise SystemExit("the process that asked for this run is gone")
     return None
 
 

@@ -42,6 +42,7 @@ class Found:
         setting: module, name and value of the setting that was found, if it is one.
         dynamic: whether the script is right when all shapes are static.
         contradiction: whether runs contradicted each other.
+        too_slow: whether a run took too long, so that nothing can be said.
         runs: how often the script was run.
     """
 
@@ -52,7 +53,12 @@ class Found:
     setting: tuple[str, str, object] | None = None
     dynamic: bool = False
     contradiction: bool = False
+    too_slow: bool = False
     runs: int = 0
+
+
+class TooSlow(Exception):
+    """A run was killed at its limit, and the first one was not."""
 
 
 def search_layers(folder: Path, limit: float, script: Path, arguments: Sequence[str]) -> Found:
@@ -85,6 +91,8 @@ def search_layers(folder: Path, limit: float, script: Path, arguments: Sequence[
         file = folder / _APPLICATIONS
         file.unlink(missing_ok=True)
         ending = run(lambda: compiler_bisector.record_applications(file))
+        if ending.is_timeout and not plain.is_timeout:
+            raise TooSlow
         if ending.kind == plain.kind:
             applications = _lines_of(file) or applications
             return False
@@ -92,20 +100,22 @@ def search_layers(folder: Path, limit: float, script: Path, arguments: Sequence[
         # this part off has broken something else.
         return ending.is_right or not part_is_off
 
-    contradiction = False
+    contradiction = too_slow = False
     blamed = None
     try:
         with (folder / BISECTED).open("w", encoding="utf-8") as log:
             blamed = compiler_bisector.bisect_compiler(is_right, log)
     except compiler_bisector.TooManyRuns:
         contradiction = True
+    except TooSlow:
+        too_slow = True
     setting = None
     if blamed is not None and blamed.subsystem:
         setting = compiler_bisector.setting_of(blamed.backend, blamed.subsystem)
     if blamed is not None and blamed.number is not None and blamed.number < len(applications):
         blamed = dataclasses.replace(blamed, name=applications[blamed.number], applications=len(applications))
     dynamic = blamed is not None and run(compiler_bisector.without_dynamic_shapes).is_right
-    return Found(plain, backends, eager, blamed, setting, dynamic, contradiction, runs)
+    return Found(plain, backends, eager, blamed, setting, dynamic, contradiction, too_slow, runs)
 
 
 def _lines_of(file: Path) -> list[str]:

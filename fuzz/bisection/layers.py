@@ -175,6 +175,8 @@ def _blame(interpreter: Interpreter, script: Script, found: Mapping[str, Any]) -
     if found["eager"]["kind"] == plain:
         off = Command(run.plain.words, {"TORCH_COMPILE_DISABLE": "1"})
         return Blame(torch, EAGER, wrong=off, said="it is wrong without torch.compile, too", runs=runs)
+    if found["too_slow"]:
+        return Blame(torch, "", said="a run took too long; try a larger --limit", runs=runs)
     if found["contradiction"]:
         return Blame(torch, "", said="it is not wrong each time that it is compiled alike", runs=runs)
     if found["blamed"] is None:

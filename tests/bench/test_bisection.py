@@ -50,4 +50,4 @@ def test_eighteen_are_enough_if_no_file_is_left(right: int, left: int, expected:
 def test_faults_are_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour of one core at most: each fault costs twenty compiles."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert main(["bisection", "--limit", "600"]) == 0
+    assert main(["bisection"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections import namedtuple
 from pathlib import Path
@@ -26,6 +27,13 @@ def wheel(folder: Path, version: str) -> None:
     with zipfile.ZipFile(folder / f"torch-{version}-py3-none-any.whl", "w") as archive:
         for name, text in files.items():
             archive.writestr(name, text)
+
+
+@pytest.fixture(autouse=True)
+def pip_without_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may be configured to take some versions of torch only."""
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.delenv("PIP_CONSTRAINT", raising=False)
 
 
 def local(folder: Path) -> list[str]:
@@ -54,6 +62,16 @@ def test_what_pip_says_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(InstallError, match=r"torch 9\.9\.1 cannot be installed: .*torch==9\.9\.1"):
         install_torch("9.9.1", tmp_path, say=lambda _text: None, pip_arguments=local(tmp_path))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_constraint_that_forbids_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "dependencies", lambda: ())
+    wheel(tmp_path, "9.9.0")
+    constraint = tmp_path / "constraints.txt"
+    constraint.write_text("torch<9")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(constraint))
+    with pytest.raises(InstallError, match=r"The user requested \(constraint\) torch<9"):
+        install_torch("9.9.0", tmp_path / "out", say=lambda _text: None, pip_arguments=local(tmp_path))
 
 
 @pytest.mark.parametrize("version", ["", "--help", "newest", "../2.15.0", "2.15.0 --pre"])
