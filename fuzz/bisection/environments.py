@@ -75,7 +75,7 @@ def install_torch(
 
 
 def _error_of_pip(text: str) -> str:
-    """The lines of pip's output that say what was wrong, and what a configured constraint has to do with it."""
+    """The lines of pip's output that say what was wrong, and which constraint is in the way."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     requested = [f"{line};" for line in lines if line.startswith("The user requested")]
