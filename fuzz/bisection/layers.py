@@ -239,6 +239,8 @@ class _Runner:
             return Command(self.plain.words, {"TORCH_COMPILE_DISABLE": "1"}), wrong
         names = list(_LAYERS)
         less = names[names.index(backend) - 1]
+        if self.is_custom and backend == "inductor":
+            wrong = Command(self.plain.words, {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"})
         return Command(self.plain.words, {**under, "TORCH_BISECT_BACKEND": less}), wrong
 
     def _words_for(self, backend: str) -> tuple[str, ...]:
