@@ -75,7 +75,7 @@ def test_commits_are_bisected(
 
 @pytest.mark.nightly
 def test_a_case_is_bisected_over_interpreters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both interpreters are this one, so that nothing depends on what else is installed."""
+    """The interpreter is this one, so that nothing depends on what else is installed."""
     options = ["--python", sys.executable, "--out", str(tmp_path), "--json"]
     status = main(["bisect", str(CORPUS / "unbind-base-lost.json"), *options])
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -86,8 +86,7 @@ def test_a_case_is_bisected_over_interpreters(tmp_path: Path, capsys: pytest.Cap
         "AOTAutograd",
         "module: pt2-dispatcher",
     )
-    assert found["blame"]["confirmed"]
-    assert f"torch-{version['torch'].partition('+')[0]}" in found["blame"]["wrong"]
+    assert (found["blame"]["right"], found["blame"]["wrong"]) == (None, None), "there is no Dynamo below it"
 
 
 @pytest.mark.nightly
