@@ -23,13 +23,14 @@ from bench.compiler import (
     scaling,
     startup,
 )
-from bench.fuzzer import bucket_purity, detection, mutmut, nnsmith, throughput
+from bench.fuzzer import bisection, bucket_purity, detection, mutmut, nnsmith, throughput
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`; one
 # that can fail has `status(tables)`, too.
 COMMANDS: dict[str, ModuleType] = {
     "architectures": architectures,
+    "bisection": bisection,
     "cache": cache,
     "calls": call_overhead,
     "compile": compile_time,

@@ -59,6 +59,7 @@ def _command_line_parser() -> argparse.ArgumentParser:
     _add_reports(commands)
     _add_replay(commands)
     _add_corpus(commands)
+    _add_bisect(commands)
 
     reduce = _command(commands, "reduce", "cases:reduce", "make a corpus file's program smaller")
     reduce.add_argument("file", type=Path, metavar="FILE")
@@ -279,6 +280,84 @@ def _add_corpus(commands: Any) -> None:
     )
     minimize.add_argument("--target", metavar="T", help="on this target instead")
     _add_corpus_folder(minimize)
+
+    date = _command(
+        actions, "date", "bisections:date", "record what versions of torch make of each case, and its layer"
+    )
+    date.add_argument(
+        "paths", nargs="*", type=Path, metavar="PATH", help="only these files (default: the whole folder)"
+    )
+    _add_interpreters(date)
+    date.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
+    date.add_argument("--json", action="store_true", help=_JSON)
+    _add_corpus_folder(date)
+
+
+def _add_bisect(commands: Any) -> None:
+    bisect = _command(
+        commands,
+        "bisect",
+        "bisections:bisect",
+        "find since when a case is wrong, and in which layer of torch",
+    )
+    bisect.add_argument(
+        "what",
+        type=Path,
+        metavar="CASE|SCRIPT",
+        help="a corpus file (.json), or a Python script: status 0 is right, 125 cannot tell, others wrong",
+    )
+    bisect.add_argument(
+        "--script-args", default="", metavar="TEXT", help="arguments of the script, in one text"
+    )
+    bisect.add_argument("--target", metavar="T", help=f"for a corpus file: {_TARGET} (default: its own)")
+    _add_interpreters(bisect)
+    bisect.add_argument(
+        "--git",
+        type=Path,
+        metavar="REPO",
+        help="over the commits of a repository instead, from --good to --bad",
+    )
+    bisect.add_argument("--good", metavar="A", help="a commit that is right")
+    bisect.add_argument("--bad", metavar="B", help="a later commit that is wrong")
+    bisect.add_argument(
+        "--build", metavar="COMMAND", help="run by sh in a worktree of each commit, before the case or script"
+    )
+    bisect.add_argument(
+        "--limit",
+        type=_positive,
+        default=120.0,
+        metavar="S",
+        help="seconds that one run may take (default: 120)",
+    )
+    bisect.add_argument("--json", action="store_true", help=_JSON)
+
+
+def _add_interpreters(parser: Any) -> None:
+    parser.add_argument(
+        "--python",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="PYTHON",
+        help="an interpreter with a torch of its own; may be given several times (default: this one)",
+    )
+    parser.add_argument(
+        "--torch",
+        action="append",
+        default=[],
+        metavar="VERSION",
+        help="a version that is installed into DIR first, which takes 1 to 5 GB; may be given several times",
+    )
+    parser.add_argument(
+        "--pip-args", default="", metavar="TEXT", help="more arguments for pip install, in one text"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("bisection"),
+        metavar="DIR",
+        help="files go here (default: ./bisection)",
+    )
 
 
 def _add_corpus_folder(parser: Any) -> None:

@@ -53,12 +53,25 @@ class ConfigurationError(FuzzError):
     """The options of a run contradict each other or ask for what this machine does not have."""
 
 
-class InterpreterError(FuzzError):
-    """An interpreter that was named lacks what a campaign needs: torch, a package, or a target."""
-
-
 class DeviceError(FuzzError):
     """A program is for a device that this machine does not have, or that torch does not see."""
+
+
+class InterpreterError(FuzzError):
+    """A Python interpreter that was named does not run, or lacks torch, a package or a target."""
+
+
+class InstallError(FuzzError):
+    """A version of torch cannot be installed: pip failed, or there is no room for it."""
+
+
+class ScriptError(FuzzError):
+    """A script cannot be bisected: it is not wrong, does not compile, or does not end the same way twice."""
+
+
+class CommitsError(FuzzError):
+    """A repository cannot be bisected: no such commit, the good one is wrong or the bad one right, or git
+    fails."""
 
 
 class MinifyError(FuzzError):

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from fuzz import torch_versions
+from fuzz.corpus import dates
+from fuzz.corpus.dates import DATED, LAYER, Dates
 from fuzz.errors import CorpusError
 from fuzz.ir import json_readers, renames
 from fuzz.program.decode import FORMAT, FORMATS, Program, ProgramError, from_json, to_json
@@ -31,8 +33,7 @@ from oracles.object_names import encodable
 
 MAX_BYTES = 1_000_000
 MAX_LINE = 4000
-DIFFERS = "differs"
-AGREES = "agrees"
+DIFFERS, AGREES = dates.DIFFERS, dates.AGREES
 STATES = (DIFFERS, AGREES)
 
 _FIELDS = (
@@ -49,6 +50,8 @@ _FIELDS = (
     "source",
 )
 VERSIONS = "versions"
+# Fields that a file may lack.
+_OPTIONAL = (VERSIONS, DATED, LAYER)
 # Fields of this prefix are anybody's: texts that are kept and mean nothing here.
 EXTRA = "x-"
 MOST_EXTRA = 32
@@ -79,7 +82,8 @@ class Case:
     `expected` says for each target by name whether it "differs" from eager or "agrees"; `versions`, of which
     versions of torch that is said, as a range, where not of all. `findings` are what was seen on the origin's
     target under the torch version `torch`; `issue` is the upstream issue's number. `extra` are texts under
-    names that begin with "x-".
+    names that begin with "x-". `dated` has what was seen under other versions, by target and version; `layer`
+    is the layer of torch that differs ("" if that was not looked for). `fuzz.corpus.dates` has their words.
     """
 
     program: Program
@@ -93,6 +97,8 @@ class Case:
     issue: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    dated: Dates = field(default_factory=dict)
+    layer: str = ""
 
     def state(self, target: str, torch: str) -> str | None:
         """What is expected of a target on a version of torch; None if nothing is."""
@@ -139,6 +145,8 @@ def case_text(case: Case) -> str:
         },
         "expected": dict(case.expected),
         **({VERSIONS: dict(case.versions)} if case.versions else {}),
+        **({DATED: {target: dict(seen) for target, seen in case.dated.items()}} if case.dated else {}),
+        **({LAYER: case.layer} if case.layer else {}),
         "findings": [finding_to_json(finding) for finding in case.findings],
         **case.extra,
         "program": to_json(case.program),
@@ -243,7 +251,7 @@ def _read_case(data: object) -> Case:
     extra = {name: text for name, text in data.items() if name.startswith(EXTRA)}
     if len(extra) > MOST_EXTRA or any(len(name) > json_readers.MAX_TEXT for name in extra):
         raise ProgramError("", f"more or longer fields {EXTRA}... than allowed", f"keep at most {MOST_EXTRA}")
-    names = (*_FIELDS, VERSIONS) if VERSIONS in data else _FIELDS
+    names = (*_FIELDS, *(name for name in _OPTIONAL if name in data))
     fields = json_readers.read_fields(
         {name: value for name, value in data.items() if name not in extra}, "", names
     )
@@ -275,6 +283,8 @@ def _read_case(data: object) -> Case:
         issue=None if issue is None else json_readers.integer(issue, "issue", 1, json_readers.MAX_INTEGER),
         extra={name: _text(text, name) for name, text in extra.items()},
         versions=_read_case_versions(fields.get(VERSIONS, {}), expected),
+        dated=_read_case_dates(fields.get(DATED, {})),
+        layer=json_readers.choice(fields[LAYER], LAYER, dates.LAYERS) if LAYER in fields else "",
     )
 
 
@@ -290,6 +300,14 @@ def _read_case_versions(data: object, expected: Mapping[str, str]) -> dict[str, 
         if (wrong := torch_versions.version_range_error(_text(text, place))) is not None:
             raise ProgramError(place, f"not a range of versions: {wrong}", 'write one such as ">=2.12"')
     return dict(data)
+
+
+def _read_case_dates(data: object) -> Dates:
+    dated = dates.read_dates(data)
+    for name in dated:
+        if not _TARGET.fullmatch(name):
+            raise ProgramError(DATED, f"{json_readers.shorten(name)} is not a target's name", "correct it")
+    return dated
 
 
 def _program(data: object) -> Program:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,6 +88,8 @@ def case_table(file: Path, recorded: Case) -> str:
         ("seen on", one_line(f"{origin.target}, torch {recorded.torch}")),
         ("origin", one_line(f"seed {origin.seed}, case {origin.case}, profile {origin.profile}")),
         *((f"on {target}", state) for target, state in recorded.expected.items()),
+        *((f"{target} was seen", _seen_states(states)) for target, states in recorded.dated.items()),
+        *([("layer", recorded.layer)] if recorded.layer else []),
     ]
     differences = [
         (finding.clause, one_line(finding.path), shorten(finding.eager, 60), shorten(finding.target, 60))
@@ -105,6 +107,11 @@ def case_table(file: Path, recorded: Case) -> str:
         else "No differences are recorded.",
     ]
     return "\n\n".join(parts)
+
+
+def _seen_states(states: Mapping[str, str]) -> str:
+    """What was seen of a target under each version of torch."""
+    return ", ".join(f"{state} in {one_line(version)}" for version, state in states.items())
 
 
 def _arguments_table(program: Program) -> list[tuple[str, ...]]:

@@ -41,7 +41,14 @@ def test_the_example_is_found_wrong(
 
 @pytest.mark.parametrize(
     "file",
-    ["README.md", "CONTRIBUTING.md", "docs/fuzz-your-backend.md", "docs/campaigns.md", "docs/corpus.md"],
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/fuzz-your-backend.md",
+        "docs/campaigns.md",
+        "docs/corpus.md",
+        "docs/bisect.md",
+    ],
 )
 def test_documented_commands_are_commands(file: str) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / file).read_text(), re.S)

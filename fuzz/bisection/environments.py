@@ -1,0 +1,82 @@
+"""Versions of torch, installed into virtual environments of their own by pip as the user has configured it.
+
+interpreter = install_torch("2.15.0", Path("bisection"), say=print)
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fuzz.errors import InstallError, InterpreterError
+from fuzz.interpreters import Interpreter, dependencies, find_interpreter, run_process
+from fuzz.safe_text import one_line
+
+# A CUDA build of torch 2.15 with what it brings takes 5 GB on disk, the CPU build 1 GB.
+MOST_BYTES = 6 * 10**9
+INSTALL_SECONDS = 3600.0
+_VERSION = re.compile(r"[0-9][A-Za-z0-9.+!_-]{0,60}")
+
+
+def environment_folder(version: str, folder: Path) -> Path:
+    """Where a version of torch is installed."""
+    return folder / f"torch-{version}"
+
+
+def install_torch(
+    version: str, folder: Path, *, say: Callable[[str], None], pip_arguments: Sequence[str] = ()
+) -> Interpreter:
+    """The interpreter of an environment with a version of torch, made if it is not there.
+
+    The environment gets what aotfuzz needs, too.
+
+    `say` gets what is about to be downloaded, before it is. pip reads its own configuration and environment
+    variables; `pip_arguments` come last, as in `["--index-url", "https://download.pytorch.org/whl/cpu"]`.
+
+    Raises:
+        InstallError: the version is none, there is no room, or pip fails. Nothing is left of the environment.
+    """
+    if not _VERSION.fullmatch(version):
+        raise InstallError(f"{version!r} is no version of torch; name one such as 2.15.0")
+    place = environment_folder(version, folder)
+    python = place / "bin" / "python"
+    if python.exists():
+        try:
+            return find_interpreter(python)
+        except InterpreterError as error:
+            raise InstallError(f"{place} is there and does not work, remove it: {error}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    say(
+        f"torch {version}: installing into {place}; a CPU build takes 1 GB, one for CUDA 5 GB, "
+        f"{free / 1e9:.0f} GB are free"
+    )
+    if free < MOST_BYTES:
+        raise InstallError(f"{folder} has {free / 1e9:.1f} GB free; torch may take {MOST_BYTES / 1e9:.0f} GB")
+    needs = [str(requirement).partition(";")[0].strip() for requirement in dependencies()]
+    commands = (
+        [sys.executable, "-m", "venv", str(place)],
+        [str(python), "-m", "pip", "install", f"torch=={version}", *needs, *pip_arguments],
+    )
+    try:
+        for command in commands:
+            ran = run_process(command, limit=INSTALL_SECONDS)
+            if ran.status != 0:
+                raise InstallError(
+                    f"torch {version} cannot be installed: {_error_of_pip(ran.stdout + ran.stderr)}"
+                )
+        return find_interpreter(python)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def _error_of_pip(text: str) -> str:
+    """The lines of pip's output that say what was wrong, and which constraint is in the way."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    requested = [f"{line};" for line in lines if line.startswith("The user requested")]
+    return one_line(" ".join([*requested, *(errors or lines[-1:])])) or "pip said nothing"

@@ -1,0 +1,187 @@
+"""torch's own bisector of its compiler (`torch._inductor.compiler_bisector`), kept within one folder.
+
+The bisector keeps its state in files under Inductor's cache folder, and every later compile that finds them
+there does as they say. So the folder is one of its own, named before torch is imported, and the process that
+bisects does nothing else.
+
+Layers are torch's names of backends, from the least to the most: "eager" is Dynamo alone. The cross-reference
+mode, which torch has before Inductor, is left out: it checks fake tensors and raises for programs that are
+right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo.config
+import torch._inductor.config
+from torch._dynamo.backends.registry import lookup_backend
+from torch._inductor import compiler_bisector
+from torch._inductor.compiler_bisector import CompilerBisector
+
+CROSSREF = "aot_eager_decomp_partition_crossref"
+INDUCTOR = "inductor"
+# A search over n applications takes about log2(n) runs. More are those of a program that changes.
+MOST_RUNS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Blamed:
+    """What the bisector found.
+
+    Attributes:
+        backend: the least of torch's backends that is wrong.
+        subsystem: its part that is to blame, "" if none alone is.
+        number: which application of that part, None if it is a setting.
+        name: what that application is called, such as a pass or a node of the graph.
+        applications: how many applications of that part there are.
+    """
+
+    backend: str
+    subsystem: str = ""
+    number: int | None = None
+    name: str = ""
+    applications: int = 0
+
+
+class TooManyRuns(Exception):
+    """The bisector goes on for ever, because a program is not wrong each time."""
+
+
+def prepare_bisection(folder: Path) -> None:
+    """Make this process ready: torch's state in `folder`, custom backends kept, nothing cached.
+
+    The environment variable TORCHINDUCTOR_CACHE_DIR must name the same folder.
+    """
+    compiler_bisector.BACKENDS.pop(CROSSREF, None)
+    CompilerBisector.in_process_cache = str(folder)
+    keep_custom_backends()
+    # Imported before forks, because each would pay for it.
+    import torch._inductor.compile_fx  # noqa: F401
+
+
+def bisect_compiler(is_right: Callable[[bool], bool], log: io.TextIOBase) -> Blamed | None:
+    """Let torch's bisector find what is to blame; None if no layer is wrong under it.
+
+    Args:
+        is_right: runs the program once in a process forked from this one. Its argument tells whether
+            a part of a backend is switched off in this run.
+        log: gets what the bisector prints.
+
+    Raises:
+        TooManyRuns: the answers of `is_right` contradict each other.
+    """
+    runs = 0
+
+    def right() -> bool:
+        nonlocal runs
+        runs += 1
+        if runs > MOST_RUNS:
+            raise TooManyRuns
+        return is_right(bool(CompilerBisector.get_subsystem()))
+
+    try:
+        with contextlib.redirect_stdout(log):
+            found = CompilerBisector.do_bisect(right)
+    except RuntimeError as error:  # "Function succeeded with 'find_max_bounds' status"
+        raise TooManyRuns from error
+    if found is None:
+        return None
+    if found.subsystem is None:
+        return Blamed(found.backend)
+    subsystem = CompilerBisector.get_subsystem_object(found.backend, found.subsystem)
+    if not isinstance(subsystem, compiler_bisector.BisectSubsystem):
+        return Blamed(found.backend, found.subsystem)
+    return Blamed(found.backend, found.subsystem, found.bisect_number)
+
+
+def setting_of(backend: str, subsystem: str) -> tuple[str, str, object] | None:
+    """The module, name and value of the setting that a subsystem stands for; None if it is none."""
+    found: Any = CompilerBisector.get_subsystem_object(backend, subsystem)
+    if not isinstance(found, compiler_bisector.ConfigChange):
+        return None
+    module = "torch._inductor.config" if backend == INDUCTOR else "torch._functorch.config"
+    return module, found.config_field, found.config_value
+
+
+def record_applications(file: Path) -> None:
+    """Write what each application of the part that is being bisected is called to a file, one a line.
+
+    torch notes some of them, and before 2.13 in memory alone.
+    """
+    disable = CompilerBisector.disable_subsystem
+
+    def disable_subsystem(backend: str, subsystem: str, debug_info: Callable[[], str] | None = None) -> bool:
+        disabled = disable(backend, subsystem, debug_info)
+        if CompilerBisector.get_backend() == backend and CompilerBisector.get_subsystem() == subsystem:
+            name = debug_info() if debug_info is not None else subsystem
+            with file.open("a", encoding="utf-8", errors="replace") as stream:
+                stream.write(" ".join(name.split()) + "\n")
+        return disabled
+
+    CompilerBisector.disable_subsystem = disable_subsystem  # type: ignore[method-assign]
+
+
+def switch_compiler_off() -> None:
+    """Make `torch.compile` return what it is given, in this process and those that it starts."""
+    torch._dynamo.config.disable = True
+    os.environ["TORCH_COMPILE_DISABLE"] = os.environ["TORCHDYNAMO_DISABLE"] = "1"
+
+
+def without_dynamic_shapes() -> None:
+    """Make every size static in this process."""
+    torch._dynamo.config.assume_static_by_default = True
+    torch._dynamo.config.automatic_dynamic_shapes = False
+    _change_options(lambda options: {**options, "dynamic": False})
+
+
+def record_backends(file: Path) -> None:
+    """Write the backends that `torch.compile` is called with to a file, a line for each."""
+
+    def record(options: dict[str, Any]) -> dict[str, Any]:
+        backend = options.get("backend", INDUCTOR)
+        with file.open("a", encoding="utf-8", errors="replace") as stream:
+            stream.write(backend_name(backend) + "\n")
+        return options
+
+    _change_options(record)
+
+
+def backend_name(backend: Any) -> str:
+    """A backend's name: torch's for its own, module and function for another one."""
+    if isinstance(backend, str):
+        return backend
+    name = getattr(backend, "__qualname__", type(backend).__qualname__)
+    return f"{getattr(backend, '__module__', '')}:{name}"
+
+
+def keep_custom_backends() -> None:
+    """Have the bisector replace torch's own backends alone: one that is named otherwise is kept where
+    Inductor's turn is."""
+    torch._inductor.config.test_configs.bisect_keep_custom_backend_for_inductor = True
+
+    def keep(options: dict[str, Any]) -> dict[str, Any]:
+        backend = options.get("backend", INDUCTOR)
+        # torch keeps functions, and replaces names.
+        if isinstance(backend, str) and backend not in compiler_bisector.BACKENDS:
+            return {**options, "backend": lookup_backend(backend)}
+        return options
+
+    _change_options(keep)
+
+
+def _change_options(change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Put a change of its options before `torch.compile`."""
+    compile_function = torch.compile
+
+    def changed(*args: Any, **options: Any) -> Any:
+        return compile_function(*args, **change(options))
+
+    torch.compile = changed
