@@ -223,8 +223,12 @@ def decorating_mode(function: types.FunctionType) -> tuple[str, Any] | None:
         >>> decorating_mode(torch.no_grad()(math.sqrt))
         ('no_grad', <built-in function sqrt>)
     """
-    if function.__code__ is not _DECORATED:
-        return None
+    code = function.__code__
+    if code is not _DECORATED:
+        # (torch 2.15 gives each the name of its mode.)
+        named = code.replace(co_name=_DECORATED.co_name, co_qualname=_DECORATED.co_qualname)
+        if code.co_filename != _DECORATED.co_filename or named != _DECORATED:
+            return None
     cells = dict(zip(_DECORATED.co_freevars, function.__closure__ or (), strict=True))
     factory = cells["ctx_factory"].cell_contents
     mode = getattr(factory, "__self__", None)

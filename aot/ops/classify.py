@@ -219,7 +219,8 @@ def _classify_operation(func: Any) -> OpInfo:
         return OpInfo(_STORAGE_OPS[name], placed=True)
     if func in (aten.lift_fresh.default, aten.lift.default) or func in READS_GRAD_MODE:
         return OpInfo(OpKind.REFUSED)
-    if func in ASK_FOR_METADATA:
+    # (The second is what Dynamo of torch 2.15 makes of an assignment to `.data`, which the journal notices.)
+    if func in ASK_FOR_METADATA or name == "shallow_copy_data_":
         return OpInfo(OpKind.METADATA, placed=True)
     if func.namespace == "profiler":
         return OpInfo(OpKind.RANGE)

@@ -161,5 +161,5 @@ def test_the_tables_name_what_there_is() -> None:
     [("torch-aot-function", "finding"), ("eager", "equal")],
 )
 def test_a_difference_is_found(target: str, word: str) -> None:
-    case = next(case for case in cases("nn_functional_dropout", "function") if case.index == 0)
+    case = next(case for case in cases("nn_functional_rrelu", "function") if case.index == 0)
     assert run_case(case, find_target(target)).word == word
