@@ -336,7 +336,6 @@ def _add_interpreters(parser: Any) -> None:
     parser.add_argument(
         "--python",
         action="append",
-        type=Path,
         default=[],
         metavar="PYTHON",
         help="an interpreter with a torch of its own; may be given several times (default: this one)",

@@ -1,16 +1,20 @@
 """Other Python interpreters, each with a torch of its own, that run this aotfuzz.
 
-Such an interpreter gets the packages `aot`, `oracles` and `fuzz` by its import path and everything else from
-its own environment. It needs torch and, unless only torch is asked for, the dependencies of aotfuzz.
+Such an interpreter gets the packages `aot`, `oracles` and `fuzz` from a copy of them, by its import path, and
+everything else from its own environment. It needs torch and, unless only torch is asked for, the dependencies
+of aotfuzz.
 
-    interpreter = find_interpreter(Path("venv-2.15/bin/python"))
+    interpreter = find_interpreter("venv-2.15/bin/python")
     interpreter.torch  # "2.15.0+cpu"
     interpreter.run(["-m", "fuzz.cli", "replay", "corpus", "--json"], limit=600)
+
+Invariant: what an interpreter says is read as JSON; no code of it runs in this process.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -21,28 +25,47 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from packaging.requirements import Requirement
+from packaging.version import InvalidVersion, Version
 
 from fuzz.errors import InterpreterError
-from fuzz.safe_text import one_line
+from fuzz.safe_text import one_line, shell_command
 
 NAME = "aotfuzz"
-PACKAGES = ("aot", "oracles", "fuzz")
-PROBE_SECONDS = 300.0
+PACKAGES = ("aot", "fuzz", "oracles")
+OLDEST_PYTHON = (3, 11)
+# An import of torch from a cold disk takes a minute.
+ANSWER_SECONDS = 300.0
+# The line of an answer begins with it: torch, or what it imports, may print before and after.
+ANSWER_MARK = "aotfuzz-answer: "
 
-# What an interpreter says of itself. The last line of stdout is JSON; torch may print before it.
+# It runs under any Python 3, so that an old one can say that it is old.
 _PROBE = """
-import importlib.util, json, platform, sys
-missing = [name for name in sys.argv[1:] if not importlib.util.find_spec(name)]
-told = {"python": platform.python_version(), "missing": missing}
+import json, sys
+sys.path[:] = [place for place in sys.path if place]  # a folder named torch here is none that is installed
+found = {"python": list(sys.version_info[:3]), "versions": {}}
+try:
+    from importlib import metadata
+    for name in sys.argv[1:]:
+        try:
+            found["versions"][name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            pass
+except ImportError:
+    pass
 try:
     import torch
-    told["torch"] = torch.__version__
-except Exception as error:
-    told["error"] = f"{type(error).__name__}: {error}"
-print(json.dumps(told))
+    found["torch"] = str(torch.__version__)
+except BaseException as error:
+    found["error"] = type(error).__name__ + ": " + str(error)
+print("\\n" + "aotfuzz-answer: " + json.dumps(found))
 """
+# Compiled modules are of one version of Python, and the Python files are the same programs.
+_LEFT_BEHIND = shutil.ignore_patterns("__pycache__", "*.pyc", "*.so", "*.pyd")
+# What `importlib.metadata` reads of an installed package: its version, and the targets that it registers.
+_METADATA = (("METADATA", "METADATA"), ("PKG-INFO", "METADATA"), ("entry_points.txt", "entry_points.txt"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +91,6 @@ class Interpreter:
     version: str
     torch: str
 
-    def environment(self, changes: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment in which it finds this aotfuzz; a PYTHONPATH among the changes comes before."""
-        return _environment(changes or {})
-
     def run(
         self,
         arguments: Sequence[str | Path],
@@ -82,42 +101,69 @@ class Interpreter:
     ) -> Ran:
         """Run it with command-line arguments in a folder, for at most `limit` seconds.
 
-        At the limit the process is killed together with the processes that it started.
+        It imports this aotfuzz; a PYTHONPATH among the changes to the environment comes before. At the limit
+        the process is killed together with the processes that it started.
+
+        Raises:
+            InterpreterError: there is no room for the copy of aotfuzz that it imports.
         """
-        return run_process([self.python, *arguments], limit=limit, folder=folder, changes=changes)
+        environment = environment_with_source(_temporary_source(), changes)
+        return run_process([self.python, *arguments], limit=limit, folder=folder, environment=environment)
 
 
-def find_interpreter(python: Path, *, torch_only: bool = False) -> Interpreter:
-    """The interpreter behind a file or a name on PATH, asked for its versions.
+def find_interpreter(name: str | Path, *, torch_only: bool = False) -> Interpreter:
+    """The interpreter of that path or name on PATH, once it has imported its torch.
+
+    With `torch_only`, neither its version nor the dependencies of aotfuzz are looked at.
 
     Raises:
-        InterpreterError: it does not run, has no torch that can be imported, or lacks dependencies of aotfuzz
-            (not looked at with `torch_only`).
+        InterpreterError: there is none, it cannot import torch, is older than `OLDEST_PYTHON`, or lacks
+            dependencies of aotfuzz or has them too old.
 
-    >>> find_interpreter(Path(sys.executable)).torch == importlib.metadata.version("torch")
+    >>> find_interpreter(sys.executable).torch == importlib.metadata.version("torch")
     True
     """
-    # The file as named, not what a link leads to: a virtual environment is found by the link's place.
-    found = shutil.which(str(python))
-    if found is None:
-        raise InterpreterError(f"{python} is no program that can be run; name a Python interpreter")
-    file = Path(os.path.abspath(found))
-    needs = () if torch_only else tuple(requirement.name for requirement in dependencies())
-    ran = run_process([file, "-c", _PROBE, *needs], limit=PROBE_SECONDS)
-    try:
-        told = json.loads(ran.stdout.splitlines()[-1])
-        version, missing = str(told["python"]), [str(name) for name in told["missing"]]
-    except (ValueError, LookupError, TypeError) as error:
-        ended = "did not end" if ran.status is None else f"ended with status {ran.status}"
-        raise InterpreterError(f"{python} {ended} when asked for its torch: {ran.last_words}") from error
-    if "torch" not in told:
-        raise InterpreterError(f"{python} has no torch that works: {one_line(str(told.get('error')))}")
-    if missing:
-        install = f"{python} -m pip install {' '.join(missing)}"
+    path = _interpreter_path(name)
+    needs = () if torch_only else dependencies()
+    code = ["-c", _PROBE, *(requirement.name for requirement in needs)]
+    found = ask_interpreter(
+        path, code, failure="cannot be asked for its torch", environment=_inherited_environment()
+    )
+    version = ".".join(str(part) for part in found["python"])
+    if not torch_only and tuple(found["python"][:2]) < OLDEST_PYTHON:
+        oldest = ".".join(str(part) for part in OLDEST_PYTHON)
+        raise InterpreterError(f"{path} is Python {version}, and aotfuzz needs {oldest} or newer")
+    if "torch" not in found:
         raise InterpreterError(
-            f"{python} (torch {told['torch']}) lacks what aotfuzz needs beside torch: {install}"
+            f"{path} cannot import torch ({one_line(found['error'])}); install the torch of your choice there"
         )
-    return Interpreter(file, version, str(told["torch"]))
+    torch = str(found["torch"])
+    lacking = [str(needed) for needed in needs if not _is_met(needed, found["versions"].get(needed.name))]
+    if lacking:
+        install = shell_command(path, "-m", "pip", "install", *lacking)
+        raise InterpreterError(
+            f"{path} has torch {torch}, and lacks {', '.join(lacking)}, which aotfuzz imports; "
+            f"{install} installs them and leaves torch as it is"
+        )
+    return Interpreter(path, version, torch)
+
+
+def _interpreter_path(name: str | Path) -> Path:
+    """The file, not what a link leads to: a virtual environment is known by where its link lies."""
+    found = shutil.which(name)
+    if found is None:
+        hint = f"; did you mean {name}/bin/python?" if (Path(name) / "bin" / "python").exists() else ""
+        raise InterpreterError(f"no interpreter at {name}{hint}")
+    return Path(found).absolute()
+
+
+def _is_met(needed: Requirement, version: str | None) -> bool:
+    if version is None:
+        return False
+    try:
+        return needed.specifier.contains(Version(version), prereleases=True)
+    except InvalidVersion:  # of a package that was built by hand: it is there
+        return True
 
 
 def dependencies() -> tuple[Requirement, ...]:
@@ -126,13 +172,30 @@ def dependencies() -> tuple[Requirement, ...]:
         texts = importlib.metadata.requires(NAME) or []
     except importlib.metadata.PackageNotFoundError:
         return ()
-    requirements = [Requirement(text) for text in texts]
-    return tuple(
-        requirement
-        for requirement in requirements
-        if requirement.name != "torch"
-        and (requirement.marker is None or requirement.marker.evaluate({"extra": ""}))
-    )
+    found = [Requirement(text) for text in texts]
+    needed = [one for one in found if one.marker is None or one.marker.evaluate({"extra": ""})]
+    return tuple(Requirement(f"{one.name}{one.specifier}") for one in needed if one.name != "torch")
+
+
+def ask_interpreter(
+    python: Path, arguments: Sequence[str], *, failure: str, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """The JSON object that an interpreter prints after `ANSWER_MARK`, run with these arguments.
+
+    Raises:
+        InterpreterError: it prints none; `failure` says what it cannot do then.
+    """
+    try:
+        ran = run_process([python, *arguments], limit=ANSWER_SECONDS, environment=environment)
+    except OSError as error:
+        raise InterpreterError(f"{python} cannot be run: {error.strerror or error}") from error
+    if ran.status is None:
+        raise InterpreterError(f"{python} has not answered for {ANSWER_SECONDS:.0f} s")
+    for line in reversed(ran.stdout.splitlines()):
+        if line.startswith(ANSWER_MARK):
+            answer: dict[str, Any] = json.loads(line.removeprefix(ANSWER_MARK))
+            return answer
+    raise InterpreterError(f"{python} {failure}: {ran.last_words or f'it exited with {ran.status}'}")
 
 
 def run_process(
@@ -140,9 +203,9 @@ def run_process(
     *,
     limit: float,
     folder: Path | None = None,
-    changes: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Ran:
-    """Run a command that finds this aotfuzz; at the limit its whole process group is killed."""
+    """Run a command, by default in this process's environment; at the limit its process group is killed."""
     with subprocess.Popen(
         [str(word) for word in command],
         stdin=subprocess.DEVNULL,
@@ -151,7 +214,7 @@ def run_process(
         text=True,
         errors="replace",
         cwd=folder,
-        env=_environment(changes or {}),
+        env=environment,
         start_new_session=True,
     ) as process:
         try:
@@ -166,35 +229,71 @@ def run_process(
     return Ran(process.returncode, stdout, stderr)
 
 
-def _environment(changes: Mapping[str, str]) -> dict[str, str]:
-    path = (changes.get("PYTHONPATH"), str(_source_folder()), os.environ.get("PYTHONPATH"))
-    return {**os.environ, **changes, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+def write_source_copy(folder: Path) -> None:
+    """Write this aotfuzz to a folder, in place of what is there, for any interpreter to import.
+
+    The folder that aotfuzz is installed in cannot be handed over, because it often holds a torch as well. A
+    copy also stays the same while a checkout is edited. It holds the Python files, and the entry points, so
+    that `torch.compile(backend="aotfuzz")` works there.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    for name in PACKAGES:
+        shutil.copytree(_package_folder(name), folder / name, ignore=_LEFT_BEHIND)
+    _write_metadata(folder)
 
 
-def _source_folder() -> Path:
-    """A folder with this aotfuzz and nothing else: beside an installed one lies a torch."""
-    return Path(_sources().name)
+def environment_with_source(source: Path, changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a process that imports aotfuzz from a folder of `write_source_copy`.
+
+    A PYTHONPATH among the changes comes before that folder, and the inherited one comes after.
+    """
+    changes = changes or {}
+    inherited = _inherited_environment()
+    places = (changes.get("PYTHONPATH"), str(source.resolve()), inherited.get("PYTHONPATH"))
+    return {**inherited, **changes, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+
+
+def _inherited_environment() -> dict[str, str]:
+    """This process's environment without PYTHONHOME, which is of its own interpreter."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
+
+
+def _temporary_source() -> Path:
+    return Path(_temporary_copy().name, "source")
 
 
 @cache
-def _sources() -> TemporaryDirectory[str]:
-    """The folder, which is removed when this process ends.
-
-    It names the entry points too, so that `torch.compile(backend="aotfuzz")` works there.
-    """
-    folder = TemporaryDirectory(prefix="aotfuzz-source-")
-    root = Path(__file__).parents[1]
-    for package in PACKAGES:
-        (Path(folder.name) / package).symlink_to(root / package, target_is_directory=True)
+def _temporary_copy() -> TemporaryDirectory[str]:
+    """A folder with a copy of this aotfuzz, which is removed when this process ends."""
     try:
-        distribution = importlib.metadata.distribution(NAME)
-    except importlib.metadata.PackageNotFoundError:
-        return folder
-    information = Path(folder.name) / f"{NAME}-{distribution.version}.dist-info"
-    information.mkdir()
-    for file in ("METADATA", "entry_points.txt"):
-        text = distribution.read_text(file) or distribution.read_text(
-            "PKG-INFO" if file == "METADATA" else file
-        )
-        (information / file).write_text(text or "", encoding="utf-8")
+        folder = TemporaryDirectory(prefix="aotfuzz-source-")
+        write_source_copy(Path(folder.name, "source"))
+    except OSError as error:
+        raise InterpreterError(
+            f"cannot write a copy of aotfuzz for temporary use: {error}; name another folder with TMPDIR"
+        ) from error
     return folder
+
+
+def _package_folder(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    assert spec is not None and spec.origin is not None, f"aotfuzz runs without its package {name}"
+    return Path(spec.origin).parent
+
+
+def _write_metadata(folder: Path) -> None:
+    """Write what an installed aotfuzz says of itself; nothing where this one is not installed."""
+    try:
+        installed = importlib.metadata.distribution(NAME)
+    except importlib.metadata.PackageNotFoundError:
+        return
+    place = folder / f"{NAME}-{installed.version}.dist-info"
+    place.mkdir()
+    for name, written in _METADATA:
+        text = installed.read_text(name)
+        if text is not None:
+            (place / written).write_text(text, encoding="utf-8")

@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The options of this command."""
     names = [fault.name for fault in FAULTS]
     parser.add_argument("--fault", choices=names, action="append", help="only this one (default: all)")
-    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="whose torch")
+    parser.add_argument("--python", default=sys.executable, help="whose torch")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for one run (default: 600)")
 
 

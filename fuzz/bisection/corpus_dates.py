@@ -106,7 +106,7 @@ def _states(
         return {}
     named = [word for target in targets for word in ("--target", target)]
     files = {str(file.absolute()): file for file, _ in cases}
-    words = ["-m", "fuzz.cli", "replay", *files, *named, "--jobs", str(jobs), "--json"]
+    words = ["-P", "-m", "fuzz.cli", "replay", *files, *named, "--jobs", str(jobs), "--json"]
     ran = interpreter.run(words, limit=START_SECONDS + CASE_SECONDS * 4 * len(cases) / jobs)
     try:
         rows = json.loads(ran.stdout.splitlines()[-1])["results"]

@@ -56,7 +56,7 @@ def install_torch(
     )
     if free < MOST_BYTES:
         raise InstallError(f"{folder} has {free / 1e9:.1f} GB free; torch may take {MOST_BYTES / 1e9:.0f} GB")
-    needs = [str(requirement).partition(";")[0].strip() for requirement in dependencies()]
+    needs = [str(requirement) for requirement in dependencies()]
     commands = (
         [sys.executable, "-m", "venv", str(place)],
         [str(python), "-m", "pip", "install", f"torch=={version}", *needs, *pip_arguments],

@@ -102,7 +102,7 @@ class RecordedCase:
     ) -> Outcome:
         """Wrong if it differs as recorded, right if it agrees, unknown for all else."""
         options = ("--target", self.target, "--jobs", "1", "--json")
-        words = ("-m", "fuzz.cli", "replay", str(self.file.absolute()), *options)
+        words = ("-P", "-m", "fuzz.cli", "replay", str(self.file.absolute()), *options)
         ran = interpreter.run(words, limit=limit, folder=folder, changes=changes)
         if ran.status is None:
             return Outcome(Verdict.UNKNOWN, f"it takes more than {limit:g} s")

@@ -63,7 +63,7 @@ def _trial(options: argparse.Namespace, case: Case | None) -> Trial:
 def _bisect_commits(options: argparse.Namespace, trial: Trial) -> int:
     if options.python and len(options.python) > 1:
         raise ConfigurationError("--git takes one --python: its commits are what differs")
-    python = options.python[0] if options.python else Path(sys.executable)
+    python = options.python[0] if options.python else sys.executable
     asked = commits.Bisection(
         options.git,
         options.good,
@@ -146,7 +146,7 @@ def _interpreters(options: argparse.Namespace, *, torch_only: bool = False) -> l
             pip_arguments=shlex.split(options.pip_args),
         )
         found.append(installed)
-    return found or [find_interpreter(Path(sys.executable), torch_only=torch_only)]
+    return found or [find_interpreter(sys.executable, torch_only=torch_only)]
 
 
 def _words_of(outcome: Outcome) -> str:

@@ -32,7 +32,7 @@ def script(tmp_path: Path) -> Path:
         (["SCRIPT", "--target", "aot"], "--target is for a corpus file"),
         (["SCRIPT", "--git", ".", "--good", "a"], "--git REPO needs --good A, --bad B and --build COMMAND"),
         (["SCRIPT", "--build", "make"], "--git REPO needs --good A, --bad B and --build COMMAND"),
-        (["SCRIPT", "--python", "/nowhere/python"], "/nowhere/python is no program that can be run"),
+        (["SCRIPT", "--python", "/nowhere/python"], "no interpreter at /nowhere/python"),
         (["SCRIPT", "--torch", "newest"], "'newest' is no version of torch"),
     ],
 )

@@ -11,8 +11,8 @@ import pytest
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.store import Store
 from fuzz.campaign.torch_pair.folder import Request, write_request
-from fuzz.campaign.torch_pair.torch_probe import DEPENDENCIES
 from fuzz.cli import main
+from fuzz.interpreters import dependencies
 from tests.support.fuzz.interpreters import write_script
 
 pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
@@ -76,7 +76,8 @@ def test_a_comparison_that_cannot_go_on_says_why(
 
 
 def test_a_comparison_does_not_go_on_with_another_torch(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = {"python": [3, 12, 1], "versions": dict.fromkeys(DEPENDENCIES, "999"), "torch": "9.9"}
+    versions = {needed.name: "999" for needed in dependencies()}
+    answer = {"python": [3, 12, 1], "versions": versions, "torch": "9.9"}
     python = write_script(Path("python").absolute(), f"echo 'aotfuzz-answer: {json.dumps(answer)}'")
     configuration = Configuration(("eager",), cases=3)
     Store.create(Path("out") / "before", configuration).close()

@@ -3,8 +3,7 @@
 In: two interpreters and a campaign's configuration. Out: a folder that holds both campaigns and what was made
 of them, which `fuzz.report.torch_comparison` reads.
 
-source_copy      this aotfuzz as a folder that any interpreter can import
-torch_probe      what an interpreter has, and whether it can run a campaign
+campaign_probe   whether an interpreter can run a campaign
 folder           what a comparison keeps on disk
 transitions      what became of each case under the one torch and under the other
 program_server   a process under one interpreter that runs programs for another process

@@ -22,10 +22,10 @@ from typing import IO, Any, Self
 
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.records import RunOutcome, run_from_json
-from fuzz.campaign.torch_pair.torch_probe import Interpreter
 from fuzz.campaign.torch_pair.transitions import outcome_word
 from fuzz.corpus.case_file import finding_to_json
 from fuzz.errors import PoolError, WorkersLost
+from fuzz.interpreters import Interpreter
 from fuzz.program.decode import Program, to_json
 from oracles import Finding
 

@@ -31,6 +31,7 @@ from fuzz.campaign.investigate import investigate
 from fuzz.campaign.ledger import Group, Ledger, raw_finding
 from fuzz.campaign.store import FILE as CAMPAIGN
 from fuzz.campaign.store import Store
+from fuzz.campaign.torch_pair.campaign_probe import require_campaign
 from fuzz.campaign.torch_pair.eager_pass import compare_eagers
 from fuzz.campaign.torch_pair.folder import (
     SIDES,
@@ -46,11 +47,10 @@ from fuzz.campaign.torch_pair.folder import (
     write_request,
 )
 from fuzz.campaign.torch_pair.remote_runner import PairedRunner, RemoteRunner
-from fuzz.campaign.torch_pair.source_copy import environment_of_copy, write_source_copy
-from fuzz.campaign.torch_pair.torch_probe import Interpreter, find_interpreter, require_campaign
 from fuzz.campaign.torch_pair.transitions import CasePair, Kind, case_pairs, transition_ledgers
 from fuzz.campaign.workers import handlers
 from fuzz.errors import InterpreterError, StoreError, WorkersLost
+from fuzz.interpreters import Interpreter, environment_with_source, find_interpreter, write_source_copy
 from fuzz.safe_text import shell_command
 
 Watch = Callable[[str], None]
@@ -120,14 +120,18 @@ def _checked_sides(
     folder: Path, before: Interpreter, after: Interpreter, configuration: Configuration
 ) -> _Sides:
     """Both sides, once each has made the first programs with the copy of this aotfuzz, and made the same."""
-    write_source_copy(folder / SOURCE)
-    made = [require_campaign(side, folder / SOURCE, configuration) for side in (before, after)]
+    source = folder / SOURCE
+    try:
+        write_source_copy(source)
+    except OSError as error:
+        raise StoreError(f"cannot write {source}: {error}; choose another with --out") from error
+    made = [require_campaign(side, source, configuration) for side in (before, after)]
     if made[0] != made[1]:
         raise InterpreterError(
             f"{before.python} and {after.python} make other programs of the same seed; "
             "this is a mistake in aotfuzz"
         )
-    return _Sides(before, after, environment_of_copy(folder / SOURCE))
+    return _Sides(before, after, environment_with_source(source))
 
 
 def _require_same_torch(campaign: Path, interpreter: Interpreter) -> None:

@@ -31,8 +31,8 @@ class Replaying:
     python: Path = Path("python")
 
     def run(self, words: Sequence[str], *, limit: float, **_options: Any) -> Ran:
-        assert words[:3] == ["-m", "fuzz.cli", "replay"]
-        file = words[3]
+        assert words[:4] == ["-P", "-m", "fuzz.cli", "replay"]
+        file = words[4]
         asked = [words[at + 1] for at, word in enumerate(words) if word == "--target"]
         rows = [
             {

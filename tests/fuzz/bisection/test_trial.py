@@ -60,3 +60,9 @@ def test_a_case_that_cannot_be_replayed_says_nothing(tmp_path: Path) -> None:
     outcome = RecordedCase(tmp_path / "none.json", "eager").run(HERE, limit=120)
     assert outcome.verdict is Verdict.UNKNOWN
     assert "replay ended with status 2" in outcome.said
+
+
+def test_a_case_is_replayed_by_nothing_in_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "fuzz.py").write_text("raise SystemExit(77)")
+    outcome = RecordedCase(tmp_path / "none.json", "eager").run(HERE, limit=120, folder=tmp_path)
+    assert "replay ended with status 2" in outcome.said

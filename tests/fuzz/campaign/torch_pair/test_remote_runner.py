@@ -13,9 +13,9 @@ import pytest
 from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.records import RunOutcome
 from fuzz.campaign.torch_pair.remote_runner import PairedRunner, RemoteRunner
-from fuzz.campaign.torch_pair.torch_probe import Interpreter
 from fuzz.campaign.workers import handlers
 from fuzz.errors import PoolError, WorkersLost
+from fuzz.interpreters import Interpreter
 from oracles import Finding
 from tests.support.fuzz.interpreters import write_script
 from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE, SINE
