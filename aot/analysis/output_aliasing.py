@@ -92,7 +92,7 @@ class OutputAliasing:
                 f"out-of-place operations"
             )
         origin = self._origin(value)
-        # (An assignment to `.data` of a tensor that the function made is noticed by nothing else.)
+        # (Nothing else notices that `.data` of a tensor of the function's own was assigned.)
         elsewhere = bool(steps) and not steps[0].in_place and geometry(start) != place
         state = self.recorder.state(value) if origin is None else origin.state
         rebound = self._output_view_rebind(value, origin)
@@ -203,8 +203,7 @@ class OutputAliasing:
             taken = ViewTime.BEFORE_WRITES if first else ViewTime.BEFORE_METADATA
             return View(self.root(start), steps, None, True, taken, rebound=rebound)
         if elsewhere and steps and value.requires_grad and not (stale or derived):
-            # (What put it there went past autograd, for which the view is what its operations make of the
-            # indices.)
+            # (That went past autograd, for which the view is what its operations make of the indices.)
             if geometry(start).size != place.size or any(step.op in BY_STRIDES for step in steps):
                 raise errors.StorageMutation(
                     f"an output of shape {tuple(value.shape)} is a view of a tensor that was put elsewhere "
@@ -217,17 +216,14 @@ class OutputAliasing:
             return View(self.root(start), steps, None, True, rebound=rebound)
         noticed = any(step.in_place and step.mode is CreationMode.GRAD for step in steps)
         made = autograd_state.creation_meta(value)
-        # (Of one of several results that is stale autograd says that its history cannot be told any more.)
-        one_of_several = made == "MULTI_OUTPUT_NODE" and not stale
-        if (stale or derived) and steps and (made == "DEFAULT" or one_of_several) and not noticed:
+        special = made if made == "MULTI_OUTPUT_NODE" and not stale else None  # (stale, it has no history)
+        if (stale or derived) and steps and (made == "DEFAULT" or special) and not noticed:
             assert origin is not None
             where, repeated = regenerated_view(root, origin, stale)
             if repeated:
                 other = where is not None and not same_interpretation(where, geometry(root))
-                special = made if one_of_several else None
-                return View(
-                    self.root(root), repeated, where, True, reinterpreted=other, made=special, rebound=rebound
-                )
+                view = View(self.root(root), repeated, where, True, reinterpreted=other, made=special)
+                return replace(view, rebound=rebound)
         if stale or derived or not steps or elsewhere:
             source = start if not steps else root
             view = self._output_view_by_geometry(value, source, root, stale)
