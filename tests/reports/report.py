@@ -66,8 +66,9 @@ class Report:
     `program` shows it; `variants` are others like it, which aot has to get right as well. `checks` are
     functions that fail where aot is wrong in what no program says: with another partitioner or graph
     compiler, in how often something runs, in what a refusal leaves behind. `stock` is the state on torch
-    2.13, and on older ones from `since` on unless `older` says otherwise; None says that `TARGETS` have
-    nothing of what the report is about, such as a graph compiler that copies.
+    2.13, on older ones from `since` on unless `older` says otherwise, and on newer ones until the version
+    that `newer` has a state for; None says that `TARGETS` have nothing of what the report is about, such as
+    a graph compiler that copies.
 
     `as_reported` is False where torch 2.13 is wrong about it in another way than the report has it, or where
     that is not known. Where it is still wrong as reported, a generated program shows the report if a
@@ -82,6 +83,7 @@ class Report:
     program: Program
     stock: Stock | None = Stock()
     older: Stock | None = None
+    newer: tuple[tuple[int, int], Stock] | None = None
     since: tuple[int, int] = (2, 11)
     as_reported: bool = True
     needs: tuple[str, ...] | None = ()
@@ -105,6 +107,8 @@ class Report:
         major, minor = (int(part) for part in version.split(".")[:2])
         if (major, minor) < self.since:
             return None
+        if self.newer is not None and (major, minor) >= self.newer[0]:
+            return self.newer[1]
         return self.older if self.older is not None and (major, minor) < (2, 13) else self.stock
 
 

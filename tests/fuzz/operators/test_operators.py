@@ -28,6 +28,7 @@ from fuzz.operators.layout import (
 from fuzz.operators.row import VIEWS_INSIDE, Meta
 from fuzz.program.decode import Autocast, Program, ProgramError, Root, View, final_state, initial_state
 from fuzz.program.printer import Loaded, load
+from fuzz.torch_versions import includes
 from oracles.observation.ambient import restoring_ambient
 from oracles.observation.mode_stacks import recording_leaked_modes
 from tests.support.fuzz.in_eager import raise_warnings
@@ -106,7 +107,7 @@ def test_rule_agrees_with_eager(name: str) -> None:
     tried = 0
     changing = {*row.writes, *((0,) if row.metadata else ())}
     changed: set[int] = set()
-    for program in singles(row, 60, dtypes=DTYPES):
+    for program in singles(row, 60, dtypes=DTYPES - without_kernels(name)):
         if tried >= 9 and changed == changing:
             break
         tried += 1
@@ -133,13 +134,22 @@ def test_rule_agrees_with_eager(name: str) -> None:
     assert changed == changing
 
 
+def without_kernels(name: str) -> frozenset[str]:
+    """The dtypes that eager has no kernel for: bfloat16 and a complex number are bcomplex32 in torch 2.14."""
+    lacking = name in ("add_complex_number", "mul_complex_number") and includes(">=2.14", torch.__version__)
+    return frozenset({"bfloat16"} if lacking else ())
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", RUNNING)
 def test_what_autocast_makes_of_a_row_is_known(name: str, dtype: str) -> None:
     row = OPERATORS[name]
     tried = 0
     converted = False
-    kinds = (COMMON | {"complex64"}, frozenset({"bfloat16", "float16", "int64", "bool"}))
+    kinds = (
+        COMMON | {"complex64"},
+        frozenset({"bfloat16", "float16", "int64", "bool"}) - without_kernels(name),
+    )
     for program in itertools.chain.from_iterable(singles(row, 8, dtypes=dtypes) for dtypes in kinds):
         (statement,) = program.statements
         statement = dataclasses.replace(statement, block=0)
@@ -252,6 +262,8 @@ def backward_raises(program: Program, which: int | str | None) -> bool | None:
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_saves_are_what_backward_keeps(name: str) -> None:
+    if name == "attention" and includes(">=2.15", torch.__version__):
+        pytest.skip("from torch 2.15 on it keeps other operands than the row says (issue 47)")
     row = OPERATORS[name]
     tensors = [i for i, operand in enumerate(row.operands) if not operand.number]
     common = frozenset({"float32", "complex64", "int64", "bool"})
@@ -302,6 +314,8 @@ def test_promotion_is_torchs(first: str) -> None:
         a = torch.zeros(left, dtype=getattr(torch, first))
         b = torch.zeros(right, dtype=getattr(torch, second))
         expected = str(torch.result_type(a, b)).removeprefix("torch.")
+        if expected == "bcomplex32":  # from torch 2.14 on, and no kernel computes it
+            continue
         assert promote_dtypes([Meta(first, left, None), Meta(second, right, None)]) == expected
     for number, dtype in ((1, "int64"), (1.0, "float32")):
         a = torch.zeros(2, dtype=getattr(torch, first))

@@ -13,6 +13,7 @@ from fuzz.execute.case import execute
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.catalog import find_target, usable_targets
 from tests.support.fuzz.small_programs import SINE
+from tests.support.versions import needs_torch
 
 
 def _two_results(value: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -68,6 +69,7 @@ def test_inductor_chooses_nothing_by_timing_and_draws_as_eager_does(name: str) -
         assert config.fallback_random  # its kernels draw other numbers
 
 
+@needs_torch("<2.15", "from torch 2.15 on FX tells the thread that traces apart")
 def test_dynamo_refuses_while_another_thread_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes any thread for the one that FX traces in (pytorch issue 126024)."""
     target = find_target("aot-compile")

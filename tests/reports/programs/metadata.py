@@ -266,6 +266,7 @@ REPORTS = (
         "memory passes from one argument to another",
         Program(_passes_memory_on, lambda: [values(6), values(6, start=6)], grad=False),
         Stock("input-metadata", "versions"),
+        newer=((2, 15), Stock("input-metadata", "once")),
         as_reported=False,
         variants=(Program(_passes_memory_on, lambda: [values(6), leaf(6, start=6)], grad=False),),
     ),

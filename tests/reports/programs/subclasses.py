@@ -175,6 +175,7 @@ REPORTS = (
         "metadata of a subclass and of what it is made of change in place",
         Program(_turns, _in_three_dimensions),
         Stock("raises", "right"),
+        newer=((2, 15), Stock()),
         since=(2, 13),
         as_reported=False,
         checks=(
