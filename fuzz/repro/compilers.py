@@ -18,7 +18,7 @@ _INDUCTOR = """
 import torch._functorch.config
 import torch._inductor.config
 
-torch._inductor.config.deterministic = torch._inductor.config.fallback_random = True
+torch._inductor.config.deterministic = True
 torch._inductor.config.fx_graph_cache = torch._functorch.config.enable_autograd_cache = False
 """.strip()
 _COMPILE = {
@@ -50,8 +50,11 @@ _COMPILE = {
         'lambda *args: aot_function(lambda *a: {"": f(*a)}, nop, nop)(*args)[""]',
     ),
     "torch-aot-eager": ("", 'torch.compile(f, backend="aot_eager")'),
-    "torch-inductor": (_INDUCTOR, "torch.compile(f)"),
-    "torch-inductor-strict": (_INDUCTOR, 'torch.compile(f, options={"numerics": "strict"})'),
+    "torch-inductor": (_INDUCTOR, 'torch.compile(f, options={"fallback_random": True})'),
+    "torch-inductor-strict": (
+        _INDUCTOR,
+        'torch.compile(f, options={"fallback_random": True, "numerics": "strict"})',
+    ),
     "torch-dynamo": ("", 'torch.compile(f, backend="eager")'),
     "eager": ("", "f"),
     "eager-threads": ("", "lambda *args: torch.set_num_threads(2) or f(*args)"),

@@ -135,10 +135,12 @@ def _warm_up_target_with(compiler: Callable[[Function], Function]) -> Callable[[
     return warm
 
 
-def _compile_with_strict_inductor(function: Function) -> Function:
+def _compile_with_inductor(function: Function, **options: Any) -> Function:
+    """By default Inductor's kernels draw other numbers than eager's from the same seed. (What is set for the
+    process would be so for `torch-aot-eager` as well, which then drops no draws.)"""
     import torch
 
-    compiled: Function = torch.compile(function, options={"numerics": "strict"})
+    compiled: Function = torch.compile(function, options={"fallback_random": True, **options})
     return compiled
 
 
@@ -194,8 +196,6 @@ def _prepare_inductor() -> None:
     # By default it times kernels and chooses: whether it pads matrices, and so how products lie, depends on
     # the stopwatch, and a finding could not be replayed.
     torch._inductor.config.deterministic = True
-    # By default its kernels draw other numbers than eager's, from the same seed.
-    torch._inductor.config.fallback_random = True
 
 
 def _warm_dynamo() -> None:
@@ -342,8 +342,8 @@ def _shipped_targets() -> Mapping[str, Target]:
         ),
         Target(
             "torch-inductor",
-            "torch.compile as users get it: Dynamo, AOTAutograd and Inductor",
-            _compile_target_with("inductor"),
+            "torch.compile as users get it: Dynamo, AOTAutograd and Inductor, which draws as eager does",
+            _compile_with_inductor,
             prepare=_prepare_inductor,
             reset=reset_dynamo,
             available=_inductor_available,
@@ -353,7 +353,7 @@ def _shipped_targets() -> Mapping[str, Target]:
         Target(
             "torch-inductor-strict",
             'the same with numerics="strict" (torch 2.15), whose numbers are to be eager\'s bit for bit',
-            _compile_with_strict_inductor,
+            partial(_compile_with_inductor, numerics="strict"),
             prepare=_prepare_inductor,
             reset=reset_dynamo,
             available=_strict_inductor_available,

@@ -20,7 +20,7 @@ def _two_results(value: torch.Tensor) -> tuple[torch.Tensor, int]:
     return value.mul(2), 3
 
 
-@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "torch-inductor"])
+@pytest.mark.parametrize("name", [name for name in SHIPPED if not name.startswith("torch-inductor")])
 def test_a_shipped_target_computes_values_gradients_and_structure(name: str) -> None:
     target = find_target(name)
     target.prepare()
@@ -60,13 +60,27 @@ def test_every_case_is_compiled_anew_after_a_reset() -> None:
 
 
 @pytest.mark.parametrize("name", ["torch-inductor", "aot-inductor"])
-def test_inductor_chooses_nothing_by_timing_and_draws_as_eager_does(name: str) -> None:
+def test_inductor_chooses_nothing_by_timing(name: str) -> None:
     from torch._inductor import config
 
-    with config.patch(deterministic=False, fallback_random=False):
+    with config.patch(deterministic=False):
         find_target(name).prepare()
         assert config.deterministic
-        assert config.fallback_random  # its kernels draw other numbers
+
+
+@pytest.mark.parametrize("name", ["torch-inductor", "torch-inductor-strict"])
+def test_inductor_draws_as_eager_does_and_nobody_else_is_told(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: given.append(options) or function)
+    find_target(name).prepare()
+    find_target(name).compile(torch.sin)
+    (options,) = given
+    assert options["options"]["fallback_random"] is True  # type: ignore[index]
+    assert not config.fallback_random
 
 
 @needs_torch("<2.15", "from torch 2.15 on FX tells the thread that traces apart")
