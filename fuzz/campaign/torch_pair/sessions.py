@@ -147,7 +147,7 @@ def _require_same_torch(campaign: Path, interpreter: Interpreter) -> None:
 
 
 def _run_session(folder: Path, configuration: Configuration, sides: _Sides, watch: Watch) -> list[str]:
-    with _sigterm_interrupting():
+    with _signals_interrupting():
         for name, interpreter in zip(SIDES, (sides.before, sides.after), strict=True):
             watch(f"{name}: torch {interpreter.torch}, {interpreter.python}")
             _run_campaign_of_side(folder / name, interpreter, configuration, sides.environment)
@@ -311,8 +311,9 @@ def _run_in_threads(at_once: int, function: Callable[[Any], None], items: Iterab
 
 
 @contextmanager
-def _sigterm_interrupting() -> Iterator[None]:
-    """Have SIGTERM end a session as Ctrl-C does."""
+def _signals_interrupting() -> Iterator[None]:
+    """Have SIGTERM end a session as Ctrl-C does, and SIGINT as well where a shell has it ignored, as in what
+    it runs in the background."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -320,8 +321,9 @@ def _sigterm_interrupting() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {kind: signal.signal(kind, interrupt) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
