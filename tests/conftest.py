@@ -125,7 +125,7 @@ def small_inductor(fresh_dynamo: None) -> Iterator[None]:
 def forkable() -> None:
     """Skip tests of a module whose forks would use a GPU that this process has used before."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        pytest.skip("tests before have used CUDA here, which then no fork can: run this file alone")
+        pytest.skip("tests before have used CUDA, which no fork can then: run this file alone (issue 47)")
 
 
 @pytest.fixture

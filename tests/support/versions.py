@@ -13,4 +13,4 @@ def needs_torch(versions: str, reason: str) -> pytest.MarkDecorator:
 
     needs_torch(">=2.15", "torch.switch is of torch 2.15")
     """
-    return pytest.mark.skipif(not includes(versions, torch.__version__), reason=reason)
+    return pytest.mark.skipif(not includes(versions, torch.__version__), reason=f"{reason} (issue 47)")

@@ -165,7 +165,7 @@ def test_an_interpreter_that_cannot_leaves_nothing_behind(tmp_path: Path) -> Non
 def test_two_torches(tmp_path: Path) -> None:
     pythons = [os.environ.get(name, "") for name in PYTHONS]
     if not all(shutil.which(python) for python in pythons):
-        pytest.skip(f"{' and '.join(PYTHONS)} name no two interpreters with a torch each")
+        pytest.skip(f"{' and '.join(PYTHONS)} name no two interpreters with a torch each (issue 47)")
     words = _compare(
         tmp_path / "out", *pythons, targets=("eager", "torch-aot-eager"), cases=60, profile="mixed"
     )
