@@ -176,10 +176,21 @@ def _deterministic(report: Report) -> str:
     found = re.match(r"(\d+) of (\d+) runs", report.paragraph(issue.REPEATED))
     if found is None or found[1] != found[2] or int(found[2]) < 2:
         return "not all of at least two runs fail"
-    draws = any(name in _DRAWING or name.endswith("dropout") for name in report.calls)
-    if draws and not (issue.FALLBACK_RANDOM in report.code and "manual_seed" in report.code):
+    if _draws(report.tree) and not (issue.FALLBACK_RANDOM in report.code and "manual_seed" in report.code):
         return "it draws random numbers without fallback_random or without a seed before each side"
     return ""
+
+
+def _draws(tree: ast.Module) -> bool:
+    """Whether something draws; a dropout that is given False is switched off."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            given = [*node.args, *(keyword.value for keyword in node.keywords)]
+            is_off = any(isinstance(value, ast.Constant) and value.value is False for value in given)
+            if name in _DRAWING or (name.endswith("dropout") and not is_off):
+                return True
+    return False
 
 
 _DRAWING = frozenset(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -199,7 +200,8 @@ def called_functions(text: str) -> list[str]:
             calls = [call for call in calls if isinstance(call, ast.Attribute)]
             for call in sorted(calls, key=lambda call: (call.lineno, call.end_col_offset or 0)):
                 shown = ast.unparse(call)
-                is_function = shown.startswith("torch.") or shown.split(".")[0][:1].isupper()
+                is_name = re.fullmatch(r"[\w.]+", shown) is not None
+                is_function = is_name and (shown.startswith("torch.") or shown[0].isupper())
                 found[shown if is_function else f"Tensor.{call.attr}"] = None
     return list(found)
 

@@ -1,4 +1,4 @@
-"""Short scripts: arguments as constructors, one probe, the comparison, and nothing that it takes no part in."""
+"""Short scripts: arguments as constructors, one probe, the comparison, and nothing else."""
 
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ def test_a_later_call_is_made_after_the_earlier_ones() -> None:
 
 
 def test_a_tolerance_lies_between_what_is_allowed_and_what_was_seen() -> None:
-    message = "out at element (0,) first, 1 of 6 elements differ, off by up to 1.83e-07 where 5.29e-14 is allowed: x"
+    sizes = "off by up to 1.83e-07 where 5.29e-14 is allowed"
+    message = f"out at element (0,) first, 1 of 6 elements differ, {sizes}: 1.0 in eager, 2.0 in the target"
     text = script.repro_script(SINE, "torch-inductor", Finding("values", "out", "1", "2", message))
     assert "atol=1e-10" in text
 
