@@ -15,7 +15,15 @@ from fuzz.corpus import buckets
 from fuzz.corpus.case_file import Case
 from fuzz.errors import NoDifference
 from fuzz.execute.case import execute
-from fuzz.repro.issue import REFERENCE_MARK, Evidence, Reproducer, clean_output, issue_text, reproducer_for
+from fuzz.repro.issue import (
+    FALLBACK_RANDOM,
+    REFERENCE_MARK,
+    Evidence,
+    Reproducer,
+    clean_output,
+    issue_text,
+    reproducer_for,
+)
 from fuzz.safe_text import one_line
 from fuzz.targets.catalog import find_target
 from oracles import Finding
@@ -80,8 +88,12 @@ def read_evidence(made: Reproducer, endings: Sequence[Ending]) -> Evidence:
     failed = [ending for ending in runs if is_wrong(ending)]
     if not failed:
         said = one_line(runs[0].said.strip().splitlines()[-1]) if runs[0].said.strip() else runs[0].kind
+        terms = "torch's default tolerances" + (
+            " and fallback_random" if FALLBACK_RANDOM in made.text else ""
+        )
         raise NoDifference(
-            f"its reproducer, with torch's default tolerances, does not fail: {clean_output(said)}"
+            f"its reproducer does not fail on the terms of PyTorch's template ({terms}), so it is no report: "
+            f"{clean_output(said)}"
         )
     by_backend = dict(zip(made.by_backend, rest, strict=False))
     layer, label = least_layer(by_backend)

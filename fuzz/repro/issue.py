@@ -246,7 +246,13 @@ def _since(case: Case) -> list[str]:
     )
     if not seen:
         return []
-    said = f"Since when: it {', '.join(f'{state} in {version}' for version, state in seen.items())}."
+    by_state: dict[str, list[str]] = {}
+    for version, state in seen.items():
+        by_state.setdefault(state, []).append(version)
+    said = "Since when: it " + "; ".join(
+        f"{state} in torch {', '.join(versions)}" for state, versions in by_state.items()
+    )
+    said += "."
     if max(seen.items(), key=lambda item: Version(item[0]))[1] == AGREES:
         said += (
             " The newest of them is right, so there is nothing to report unless it is still wrong in main."

@@ -118,8 +118,12 @@ def _reported() -> list[tuple[Path, str]]:
     return found
 
 
-# Their difference depends on the vector instructions of the processor: elsewhere they are right.
-BY_PROCESSOR = frozenset({"inductor-erf-of-small-numbers"})
+# Cases that are no reports, and why.
+NO_REPORT = {
+    "inductor-put-into-itself": "what Inductor computes depends on how wide the vectors of the CPU are",
+    "inductor-hardsigmoid-double": "eager is off, and by less than the default tolerance",
+    "unused-draw-dropped": "with fallback_random torch keeps a draw that nobody uses",
+}
 
 
 @pytest.mark.nightly
@@ -128,8 +132,9 @@ def test_the_report_of_a_recorded_case_meets_all_points(file: Path, target: str)
     try:
         text = report_case(case_file.read(file), target)
     except NoDifference:
-        assert file.stem in BY_PROCESSOR
+        assert file.stem in NO_REPORT
         return
+    assert file.stem not in NO_REPORT or file.stem == "inductor-put-into-itself"
     assert {point.check.name: point.problem for point in check_issue(text) if point.problem} == {}
 
 
