@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from fuzz.ir.nodes import Dict, Literal, Program, Ref, Require, Seq, Tree, Write, tree_paths, tree_references
-from fuzz.operators.dtypes import COMPLEX, INEXACT
+from fuzz.abstract.state import AbstractState, AbstractTensor
+from fuzz.ir.nodes import Dict, Literal, Program, Ref, Require, Seq, Tree, Write, tree_paths
+from fuzz.operators.dtypes import COMPLEX
 from fuzz.program.decode import final_state, initial_state
 from fuzz.program.statements import constant_text
 from fuzz.repro.constructors import MAX_LITERAL, tensor_text
@@ -218,31 +219,23 @@ class _Finder:
 
     def _results(self) -> list[tuple[str, str]]:
         """The results that eager differentiates, as names of the program and expressions of the script."""
-        final, first = final_state(self.program), initial_state(self.program)
+        first, final = _tensors(initial_state(self.program)), _tensors(final_state(self.program))
         found: dict[str, str] = {}
         for name, place in tree_paths(self.program.returns, "out", constant_text):
-            tensor = final.names[name]
-            if not isinstance(tensor, (int, float, str, complex, tuple, type(None))) and tensor.requires_grad:
+            if name in final and final[name].requires_grad:
                 found[place] = name
-        given = [name for name, _ in tree_paths(Seq("tuple", self.program.parameters), "arg")]
-        known: list[object] = []
-        for name in given:
-            tensor = final.names[name]
-            before = first.names[name]
-            if isinstance(tensor, (int, float, str, complex, tuple, type(None))):
-                continue
-            if isinstance(before, (int, float, str, complex, tuple, type(None))):
-                continue
-            is_moved = tensor.requires_grad and tensor.clock.version != before.clock.version
-            if is_moved and not any(tensor is one for one in known):
-                known.append(tensor)
-                found[self.names[name]] = name
+        written: list[AbstractTensor] = []
+        for name in _given(self.program):
+            if name in first and final[name].clock.version != first[name].clock.version:
+                tensor = final[name]
+                if tensor.requires_grad and not any(tensor is other for other in written):
+                    written.append(tensor)
+                    found[self.names[name]] = name
         return [(name, place) for place, name in found.items()]
 
     def _cotangent(self, name: str, number: int) -> str | None:
         """The gradient that a result is given, as the oracles choose it."""
-        value = final_state(self.program).names[name]
-        meta = value.meta  # type: ignore[union-attr]
+        meta = _tensors(final_state(self.program))[name].meta
         count = math.prod(meta.size)
         if meta.dtype in COMPLEX or not 0 < count <= MAX_LITERAL:
             return None
@@ -290,9 +283,8 @@ class _Finder:
         """
         if not _writes(self.program):
             return (), tensor
-        first = initial_state(self.program)
-        given = [name for name, _ in tree_paths(Seq("tuple", self.program.parameters), "arg")]
-        asked = [name for name in given if getattr(first.names[name], "requires_grad", False)]
+        first = _tensors(initial_state(self.program))
+        asked = [name for name in _given(self.program) if name in first and first[name].requires_grad]
         leaves = [f"leaf{i}" for i, storage in enumerate(self.program.storages) if not storage.leaf]
         shown = dict.fromkeys(
             (tensor, *(self.names[name] for name in (*asked, *leaves) if name in self.names))
@@ -346,7 +338,7 @@ class _Finder:
             return self._about_memory()
         number = next((int(found) for found in re.findall(r" in step (\d{1,2})\b", finding.message)), None)
         if number is None:
-            return self.replace_scenario().find()
+            return self._without_steps().find()
         if not 0 < number <= len(steps):
             return None
         later = self._step_lines(number - 1)
@@ -367,7 +359,7 @@ class _Finder:
                 return self._about_gradient(number, later)
         return None
 
-    def replace_scenario(self) -> _Finder:
+    def _without_steps(self) -> _Finder:
         """The same without steps, which come after what the finding is about."""
         return replace(self, program=replace(self.program, scenario=replace(self.program.scenario, steps=())))
 
@@ -435,17 +427,19 @@ def _nodes(tree: Tree, path: str, shown: str) -> Iterator[tuple[str, str]]:
 
 def _writes(program: Program) -> bool:
     """Whether a statement changes a tensor that there is before it."""
-    first, final = initial_state(program), final_state(program)
-    names = [name for tree in program.parameters for name in tree_references(tree)]
-    pairs = [(first.names[name], final.names[name]) for name in names]
-    return any(
-        getattr(after, "clock", None) is not None and after.clock.version != before.clock.version  # type: ignore[union-attr]
-        for before, after in pairs
-    )
+    first, final = _tensors(initial_state(program)), _tensors(final_state(program))
+    return any(final[name].clock.version != tensor.clock.version for name, tensor in first.items())
+
+
+def _tensors(state: AbstractState) -> dict[str, AbstractTensor]:
+    """The tensors that have names."""
+    return {name: value for name, value in state.names.items() if isinstance(value, AbstractTensor)}
+
+
+def _given(program: Program) -> list[str]:
+    """The names of what the function is given, in order."""
+    return [name for name, _ in tree_paths(Seq("tuple", program.parameters), "arg")]
 
 
 def _listed(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-
-
-__all__ = ["EXACTLY", "INEXACT", "MEMORY", "OUTCOME", "VALUES", "Probe", "Write", "find_probe"]

@@ -196,8 +196,8 @@ def called_functions(text: str) -> list[str]:
     found: dict[str, None] = {}
     for definition in ast.walk(ast.parse(text)):
         if isinstance(definition, ast.FunctionDef) and definition.name in ("f", "forward"):
-            calls = [node.func for node in ast.walk(definition) if isinstance(node, ast.Call)]
-            calls = [call for call in calls if isinstance(call, ast.Attribute)]
+            called = [node.func for node in ast.walk(definition) if isinstance(node, ast.Call)]
+            calls = [call for call in called if isinstance(call, ast.Attribute)]
             for call in sorted(calls, key=lambda call: (call.lineno, call.end_col_offset or 0)):
                 shown = ast.unparse(call)
                 is_name = re.fullmatch(r"[\w.]+", shown) is not None
