@@ -73,7 +73,7 @@ def register_trace_kernels(kernels: Mapping[OpOverload, Callable[..., Any]]) -> 
         _LIBRARY.impl(op, _trace_kernel(op, kernel), _TRACE_KEY_NAME, with_keyset=True)
 
 
-_SINCE = {"switch": "2.15"}  # operators that not every torch has that is supported
+_SINCE = {"switch": "2.14"}  # operators that not every torch has that is supported
 
 
 def register_higher_order_kernels(kernels: Mapping[str, Callable[..., Any]]) -> None:

@@ -23,7 +23,7 @@ from fuzz.operators.row import (
 _MAP = "from torch._higher_order_ops.map import map as map_rows"
 _SCAN = "from torch._higher_order_ops.scan import scan"
 _WHILE = "from torch._higher_order_ops.while_loop import while_loop"
-# (`switch` is of torch 2.15. Before it the same program has a condition within another one.)
+# (Torch has `switch` from 2.14 on. Before that the same program has a condition within another one.)
 _SWITCH = """
 try:
     from torch._higher_order_ops.switch import switch

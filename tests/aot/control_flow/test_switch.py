@@ -17,7 +17,7 @@ from tests.support.versions import needs_torch
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.usefixtures("fresh_dynamo"),
-    needs_torch(">=2.15", "torch.switch is of torch 2.15"),
+    needs_torch(">=2.14", "torch has switch from 2.14 on"),
 ]
 
 

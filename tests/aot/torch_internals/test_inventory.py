@@ -31,6 +31,7 @@ USERS = private_names()
 
 # What a version lacks, because the code asks which of two names there is.
 BRANCHES = {
+    "torch._higher_order_ops.switch.switch": {"2.14", "2.15"},
     "torch._library.custom_ops.CustomOpDef._autocast_cpu_dtype": {"2.11"},
     "torch._library.custom_ops.CustomOpDef._autocast_cuda_dtype": {"2.11"},
     "torch._library.custom_ops.CustomOpDef._autocast_dtype": {"2.13", "2.14", "2.15"},

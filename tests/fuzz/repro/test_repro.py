@@ -25,7 +25,6 @@ from tests.support.fuzz.small_programs import (
     DOUBLE_IN_PLACE,
     DUPLICATE,
     EXPONENTIAL,
-    LOST_IN_SCALAR,
     LOST_THROUGH_EXPAND,
     REQUIRED_AFTER_A_VIEW,
     RETURN_VIEW,
@@ -33,6 +32,7 @@ from tests.support.fuzz.small_programs import (
     SINE_OF_ANOTHER_SIZE,
     SQUARE_AND_THEN_IN_TWO_THREADS,
     SQUARE_IN_TWO_THREADS,
+    SQUARE_OF_ANOTHER_SIZE,
     SQUARE_OF_LEAF,
     TWO_MUTATED_ALIASES,
 )
@@ -56,7 +56,7 @@ def _found(program: Program, name: str) -> Finding:
     ("program", "name", "shown"),
     [
         (LOST_THROUGH_EXPAND, "torch-aot-function", ("eager:  tensor([0.])", "target: tensor([2.7500])")),
-        (LOST_IN_SCALAR, "torch-aot-eager", ("eager:  -2.75", "target: -1.375")),
+        (LOST_THROUGH_EXPAND, "torch-aot-eager", ("eager:  tensor([0.])", "target: tensor([2.7500])")),
         (TWO_MUTATED_ALIASES, "torch-aot-function", ("eager:  no exception", "target: AssertionError")),
     ],
 )
@@ -144,7 +144,9 @@ def test_every_shipped_target_has_a_script(name: str, capsys: pytest.CaptureFixt
     if reason is not None:
         pytest.skip(reason)
     target.prepare()
-    for program in (SQUARE_OF_LEAF, SINE_OF_ANOTHER_SIZE):
+    # (Inductor's strict numerics have other sines than eager on a CPU: docs/found.md.)
+    programs = (SQUARE_OF_LEAF, SQUARE_OF_ANOTHER_SIZE if target.exact else SINE_OF_ANOTHER_SIZE)
+    for program in programs:
         clause = "repeat" if program.later else "values"
         text = repro_script.repro_script(
             program, name, Finding(clause, "call 2: values: out", "1", "2", "it was seen once")

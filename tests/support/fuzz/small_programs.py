@@ -63,6 +63,9 @@ REQUIRED_AFTER_A_VIEW = replace(
     scenario=Scenario(steps=(Require("a0"), Backward(retain=True), Backward(how="accumulate"))),
 )
 SINE_OF_ANOTHER_SIZE = replace(SINE, later=(Call((Storage("float32", (4, 2), 2),), (Root(0),)),))
+SQUARE_OF_ANOTHER_SIZE = replace(
+    SQUARE_OF_LEAF, later=(Call((Storage("float32", (4,), 1, requires_grad=True),), (Root(0),)),)
+)
 SQUARE_IN_TWO_THREADS = replace(SQUARE_OF_LEAF, scenario=Scenario(threads=True))
 SQUARE_AND_THEN_IN_TWO_THREADS = replace(
     SQUARE_OF_LEAF,
