@@ -45,7 +45,7 @@ def run_repro(text: str) -> dict[str, Any]:
             exec(compile(text, file.name, "exec"), space)
         except SystemExit as leave:
             status = leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 1
-        except Exception:
+        except BaseException:  # what a target raises is anything
             status = BROKEN
     return {"status": status, "ends": list(_repro_endings(space)) if status == 1 else []}
 

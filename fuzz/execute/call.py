@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from fuzz.corpus import case_file
-from fuzz.execute.process_state import Change, ProcessState, recursion_limit_lowered
+from fuzz.execute.process_state import Builtins, Change, ProcessState, recursion_limit_lowered
 from fuzz.ir.nodes import Scenario
 from fuzz.program.printer import Make
 from fuzz.targets.target import Function, Target
@@ -506,7 +506,7 @@ class LazyCompiled:
         return len(self._runs)
 
     def __call__(self, *args: Any) -> Any:
-        limit = sys.getrecursionlimit()
+        limit, builtin_functions = sys.getrecursionlimit(), Builtins()
         try:
             with self._lock:
                 if self._compiled is None:
@@ -517,7 +517,8 @@ class LazyCompiled:
         except BaseException as error:
             raise EscapedException(f"{type(error).__name__}: {message_of(error)}") from error
         finally:
-            # At once: looking at what there is calls functions that call functions.
+            # At once: looking at what there is calls built-in functions, and functions that call functions.
+            self.left += builtin_functions.restore()
             if sys.getrecursionlimit() < limit:
                 self.left.append(recursion_limit_lowered(limit))
                 sys.setrecursionlimit(limit)
