@@ -22,7 +22,7 @@ from torch import fx
 from aot import logs
 from aot.backends import graph_names
 from aot.backends.straight_line import compile_straight_line
-from aot.errors import BackendError
+from aot.errors import BackendError, UnsupportedOption
 from aot.torch_internals import fx_graphs
 
 Compiled = Callable[..., Sequence[Any]]
@@ -41,6 +41,26 @@ def nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
             return function
         fx_graphs.LazyGraphModule.force_recompile(module)
     return module.forward
+
+
+def require_compilers(**given: object) -> None:
+    """Make sure that what was given for compilers can be called.
+
+    Raises:
+        UnsupportedOption: it cannot: it is the name of a backend, say.
+
+    Example:
+        >>> require_compilers(fw_compiler=nop)
+    """
+    for option, compiler in given.items():
+        if not callable(compiler):
+            kind = type(compiler).__qualname__
+            raise UnsupportedOption(
+                f"{option} is {compiler!r:.100}, of type {kind}; it must be a function of (fx.GraphModule, "
+                "example_inputs) that returns a callable, such as aot.nop. For Inductor's kernels, "
+                "torch.compile(f, backend='aotfuzz_inductor'); of another backend that has a name, "
+                "torch._dynamo.lookup_backend(name) is the function"
+            )
 
 
 def make_boxed_func(function: Callable[..., Any]) -> Compiled:

@@ -16,7 +16,7 @@ from torch import fx
 from aot import config, errors, logs
 from aot.analysis.metadata import ViewAndMutationMeta
 from aot.backends import graph_names
-from aot.backends.compilers import Compiled, Compiler, materialize_fake_values
+from aot.backends.compilers import Compiled, Compiler, materialize_fake_values, require_compilers
 from aot.cache.entry import CacheEntry
 from aot.capture.autograd.engine import RetracePoint
 from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
@@ -166,6 +166,9 @@ class CompiledFunction:
         functionalize_rng_ops: bool,
         dynamic: bool = False,
     ) -> None:
+        require_compilers(
+            fw_compiler=fw_compiler, bw_compiler=bw_compiler, inference_compiler=inference_compiler
+        )
         self.__wrapped__ = function
         self._made_of: tuple[Any, ...] = (
             function,
@@ -838,6 +841,7 @@ def aot_function(
             dimensions that are marked by ``torch._dynamo.mark_dynamic`` are treated so, and no others.
 
     Raises:
+        UnsupportedOption: a compiler is no function, but the name of one.
         Unsupported: when called, see `aot.errors`; nothing has been changed by then.
 
     Example:
