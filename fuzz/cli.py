@@ -3,8 +3,9 @@
 Exit status 0 means that it ran and nothing is new, 1 that something is (for `run`: a bucket that is no known
 issue; for `compare`: something that appeared or changed; for `replay` and `reduce`: something is not as its
 file says; for `doctor`: something is missing or wrong), 2 that the request or the set-up was wrong, 3 that
-nothing is new and a known issue no longer reproduces. With `--json` the last line of stdout is one JSON
-object and everything else goes to stderr. Nothing heavy is imported here.
+nothing is new and a known issue no longer reproduces, 130 that a Ctrl-C ended it at once (in a campaign the
+second one; the first has it report what there is). With `--json` the last line of stdout is one JSON object
+and everything else goes to stderr. Nothing heavy is imported here.
 
     aotfuzz run --target torch-aot-eager --seconds 120 --seed 0
     aotfuzz compare --python old/bin/python --python new/bin/python --target torch-aot-eager
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fuzz.commands.output import WRONG, say
+from fuzz.commands.output import INTERRUPTED, WRONG, say
 from fuzz.errors import FuzzError
 
 _TARGET = "a name from `aotfuzz targets`, or package.module:function"
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FuzzError as error:
         say(f"aotfuzz: {error}", sys.stderr)
         return WRONG
+    except KeyboardInterrupt:
+        say("aotfuzz: interrupted; what a campaign has stored is intact (aotfuzz resume DIR)", sys.stderr)
+        return INTERRUPTED
 
 
 def _command_line_parser() -> argparse.ArgumentParser:

@@ -14,6 +14,7 @@ import tempfile
 from typing import Any
 
 from fuzz.campaign.workers.process import exit_cause
+from fuzz.campaign.workers.scratch import scratch_folder
 from fuzz.corpus import buckets
 from oracles import Finding
 from oracles.object_names import encodable
@@ -35,7 +36,7 @@ def run_repro(text: str) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": "__main__"}
     status = 0
     with (
-        tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as file,
+        tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8", dir=scratch_folder()) as file,
         contextlib.redirect_stdout(io.StringIO()),
     ):
         file.write(text)
