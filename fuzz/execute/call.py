@@ -499,6 +499,7 @@ class LazyCompiled:
         self._function = _count_function_runs(function, self._runs) if target.once else function
         self._compiled: Function | None = None
         self._lock = Lock()  # threads call one compiled function
+        self._entrance, self._calls, self._builtins = Lock(), 0, Builtins()
         self.left: list[Change] = []
 
     @property
@@ -506,7 +507,12 @@ class LazyCompiled:
         return len(self._runs)
 
     def __call__(self, *args: Any) -> Any:
-        limit, builtin_functions = sys.getrecursionlimit(), Builtins()
+        limit = sys.getrecursionlimit()
+        with self._entrance:
+            # (A compiler may replace built-in functions while it works, which another thread sees.)
+            if self._calls == 0:
+                self._builtins = Builtins()
+            self._calls += 1
         try:
             with self._lock:
                 if self._compiled is None:
@@ -518,7 +524,10 @@ class LazyCompiled:
             raise EscapedException(f"{type(error).__name__}: {message_of(error)}") from error
         finally:
             # At once: looking at what there is calls built-in functions, and functions that call functions.
-            self.left += builtin_functions.restore()
+            with self._entrance:
+                self._calls -= 1
+                if self._calls == 0:
+                    self.left += self._builtins.restore()
             if sys.getrecursionlimit() < limit:
                 self.left.append(recursion_limit_lowered(limit))
                 sys.setrecursionlimit(limit)
