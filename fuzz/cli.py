@@ -216,16 +216,23 @@ def _add_reports(commands: Any) -> None:
     )
     report.add_argument("folder", type=Path, metavar="DIR")
     report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
+    _add_ci_formats(report, "every bucket")
     report.add_argument("--json", action="store_true", help=_JSON)
 
     diff = _command(commands, "diff", "campaigns:diff", "compare two campaigns")
     diff.add_argument("before", type=Path, metavar="DIR1")
     diff.add_argument("after", type=Path, metavar="DIR2")
+    _add_ci_formats(diff, "each bucket that only DIR2 has")
     diff.add_argument("--json", action="store_true", help=_JSON)
 
     export = _command(commands, "export", "campaigns:export", "print a campaign as JSON lines")
     export.add_argument("folder", type=Path, metavar="DIR")
     export.add_argument("--out", type=Path, metavar="FILE", help="where to (default: stdout)")
+
+
+def _add_ci_formats(parser: Any, what: str) -> None:
+    parser.add_argument("--junit", type=Path, metavar="FILE", help=f"write {what} as JUnit XML")
+    parser.add_argument("--sarif", type=Path, metavar="FILE", help=f"write {what} as SARIF 2.1.0")
 
 
 def _add_replay(commands: Any) -> None:

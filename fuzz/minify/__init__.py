@@ -260,7 +260,10 @@ def _checked_recording(fn: Function, recorded: Recorded, target: Target) -> tupl
     finally:
         recorded.untouched.restore()
     if before.outcome != "finding":
-        raise NoDifference(f"{target.name} does not differ from eager ({_result_in_words(before)})")
+        raise NoDifference(
+            f"{target.name} does not differ from eager ({_result_in_words(before)})",
+            proves_nothing=before.outcome != "agree",
+        )
     wanted = _signature_of_recording(before.findings)
     # (A compiler that takes the parameters of modules may take nothing else that is read from outside.)
     passed = GLOBALS.apply(recording, frozenset(globals_of(recording)))
