@@ -43,24 +43,25 @@ def nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
     return module.forward
 
 
-def require_compilers(**given: object) -> None:
-    """Make sure that what was given for compilers can be called.
+def require_compiler(option: str, compiler: Any) -> Compiler:
+    """A compiler that was given for an option, if it can be called.
 
     Raises:
         UnsupportedOption: it cannot: it is the name of a backend, say.
 
     Example:
-        >>> require_compilers(fw_compiler=nop)
+        >>> require_compiler("fw_compiler", nop) is nop
+        True
     """
-    for option, compiler in given.items():
-        if not callable(compiler):
-            kind = type(compiler).__qualname__
-            raise UnsupportedOption(
-                f"{option} is {compiler!r:.100}, of type {kind}; it must be a function of (fx.GraphModule, "
-                "example_inputs) that returns a callable, such as aot.nop. For Inductor's kernels, "
-                "torch.compile(f, backend='aotfuzz_inductor'); of another backend that has a name, "
-                "torch._dynamo.lookup_backend(name) is the function"
-            )
+    if callable(compiler):
+        return compiler  # type: ignore[no-any-return]
+    kind = type(compiler).__qualname__
+    raise UnsupportedOption(
+        f"{option} is {compiler!r:.100}, of type {kind}; it must be a function of (fx.GraphModule, "
+        "example_inputs) that returns a callable, such as aot.nop. For Inductor's kernels, "
+        "torch.compile(f, backend='aotfuzz_inductor'); of another backend that has a name, "
+        "torch._dynamo.lookup_backend(name) is the function"
+    )
 
 
 def make_boxed_func(function: Callable[..., Any]) -> Compiled:

@@ -64,7 +64,8 @@ def _set_counts(element: ElementTree.Element) -> None:
     tests = list(element.iter("testcase"))
     element.set("tests", str(len(tests)))
     for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        element.set(attribute, str(sum(test.find(tag) is not None for test in tests)))
+        if element.tag == "testsuite" or tag != "skipped":  # which Jenkins's schema has for suites alone
+            element.set(attribute, str(sum(test.find(tag) is not None for test in tests)))
 
 
 def sarif_text(summary: Summary, only: Sequence[Bucket] | None = None) -> str:
