@@ -3,8 +3,9 @@
 Exit status 0 means that it ran and nothing is new, 1 that something is (for `run`: a bucket that is no known
 issue; for `compare`: something that appeared or changed; for `replay` and `reduce`: something is not as its
 file says; for `doctor`: something is missing or wrong), 2 that the request or the set-up was wrong, 3 that
-nothing is new and a known issue no longer reproduces. With `--json` the last line of stdout is one JSON
-object and everything else goes to stderr. Nothing heavy is imported here.
+nothing is new and a known issue no longer reproduces, 130 that a Ctrl-C ended it at once (in a campaign the
+second one; the first has it report what there is). With `--json` the last line of stdout is one JSON object
+and everything else goes to stderr. Nothing heavy is imported here.
 
     aotfuzz run --target torch-aot-eager --seconds 120 --seed 0
     aotfuzz compare --python old/bin/python --python new/bin/python --target torch-aot-eager
@@ -21,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fuzz.commands.output import WRONG, say
+from fuzz.commands.output import INTERRUPTED, WRONG, say
 from fuzz.errors import FuzzError
 
 _TARGET = "a name from `aotfuzz targets`, or package.module:function"
@@ -42,6 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except FuzzError as error:
         say(f"aotfuzz: {error}", sys.stderr)
         return WRONG
+    except KeyboardInterrupt:
+        say("aotfuzz: interrupted; what a campaign has stored is intact (aotfuzz resume DIR)", sys.stderr)
+        return INTERRUPTED
 
 
 def _command_line_parser() -> argparse.ArgumentParser:
@@ -221,16 +225,23 @@ def _add_reports(commands: Any) -> None:
     )
     report.add_argument("folder", type=Path, metavar="DIR")
     report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
+    _add_ci_formats(report, "every bucket")
     report.add_argument("--json", action="store_true", help=_JSON)
 
     diff = _command(commands, "diff", "campaigns:diff", "compare two campaigns")
     diff.add_argument("before", type=Path, metavar="DIR1")
     diff.add_argument("after", type=Path, metavar="DIR2")
+    _add_ci_formats(diff, "each bucket that only DIR2 has")
     diff.add_argument("--json", action="store_true", help=_JSON)
 
     export = _command(commands, "export", "campaigns:export", "print a campaign as JSON lines")
     export.add_argument("folder", type=Path, metavar="DIR")
     export.add_argument("--out", type=Path, metavar="FILE", help="where to (default: stdout)")
+
+
+def _add_ci_formats(parser: Any, what: str) -> None:
+    parser.add_argument("--junit", type=Path, metavar="FILE", help=f"write {what} as JUnit XML")
+    parser.add_argument("--sarif", type=Path, metavar="FILE", help=f"write {what} as SARIF 2.1.0")
 
 
 def _add_replay(commands: Any) -> None:

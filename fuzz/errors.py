@@ -83,7 +83,14 @@ class FunctionRaises(MinifyError):
 
 
 class NoDifference(MinifyError):
-    """The target does what eager does, as far as can be told, or refuses the function on purpose."""
+    """The target does what eager does, as far as can be told, or refuses the function on purpose.
+
+    `proves_nothing` says that it refuses, or that eager's own numbers are noise.
+    """
+
+    def __init__(self, message: str, *, proves_nothing: bool = False) -> None:
+        super().__init__(message)
+        self.proves_nothing = proves_nothing
 
 
 class CannotRecord(MinifyError):

@@ -22,7 +22,7 @@ from torch import fx
 from aot import logs
 from aot.backends import graph_names
 from aot.backends.straight_line import compile_straight_line
-from aot.errors import BackendError
+from aot.errors import BackendError, UnsupportedOption
 from aot.torch_internals import fx_graphs
 
 Compiled = Callable[..., Sequence[Any]]
@@ -41,6 +41,27 @@ def nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
             return function
         fx_graphs.LazyGraphModule.force_recompile(module)
     return module.forward
+
+
+def require_compiler(option: str, compiler: Any) -> Compiler:
+    """A compiler that was given for an option, if it can be called.
+
+    Raises:
+        UnsupportedOption: it cannot: it is the name of a backend, say.
+
+    Example:
+        >>> require_compiler("fw_compiler", nop) is nop
+        True
+    """
+    if callable(compiler):
+        return compiler  # type: ignore[no-any-return]
+    kind = type(compiler).__qualname__
+    raise UnsupportedOption(
+        f"{option} is {compiler!r:.100}, of type {kind}; it must be a function of (fx.GraphModule, "
+        "example_inputs) that returns a callable, such as aot.nop. For Inductor's kernels, "
+        "torch.compile(f, backend='aotfuzz_inductor'); of another backend that has a name, "
+        "torch._dynamo.lookup_backend(name) is the function"
+    )
 
 
 def make_boxed_func(function: Callable[..., Any]) -> Compiled:

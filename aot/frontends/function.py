@@ -16,7 +16,7 @@ from torch import fx
 from aot import config, errors, logs
 from aot.analysis.metadata import ViewAndMutationMeta
 from aot.backends import graph_names
-from aot.backends.compilers import Compiled, Compiler, materialize_fake_values
+from aot.backends.compilers import Compiled, Compiler, materialize_fake_values, require_compiler
 from aot.cache.entry import CacheEntry
 from aot.capture.autograd.engine import RetracePoint
 from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
@@ -179,9 +179,9 @@ class CompiledFunction:
             functionalize_rng_ops,
             dynamic,
         )
-        self._fw_compiler = fw_compiler
-        self._bw_compiler = bw_compiler
-        self._inference_compiler = inference_compiler
+        self._fw_compiler = require_compiler("fw_compiler", fw_compiler)
+        self._bw_compiler = require_compiler("bw_compiler", bw_compiler)
+        self._inference_compiler = require_compiler("inference_compiler", inference_compiler)
         self._partition = partition_fn
         self._decompositions = decompositions
         self._num_params_buffers = num_params_buffers
@@ -838,7 +838,7 @@ def aot_function(
             dimensions that are marked by ``torch._dynamo.mark_dynamic`` are treated so, and no others.
 
     Raises:
-        Unsupported: when called, see `aot.errors`; nothing has been changed by then.
+        Unsupported: when called, see `aot.errors`, before anything is changed; here, for what is no compiler.
 
     Example:
         >>> import torch, aot

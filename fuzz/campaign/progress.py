@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TextIO
 from rich.console import Console, Group
 from rich.live import Live
 from rich.padding import Padding
+from rich.progress import Progress as ProgressBars
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -36,6 +38,32 @@ def progress_shown(configuration: Configuration, stream: TextIO) -> Iterator[Cal
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
         yield lambda progress: live.update(progress_view(configuration, progress))
+
+
+@contextmanager
+def count_shown(what: str, total: int, stream: TextIO) -> Iterator[Callable[[int], None]]:
+    """Yields what is told how many of `total` are done: a bar on a terminal, else a plain line now and then.
+
+    with count_shown("runs", 100, sys.stderr) as watch:
+        watch(1)
+    """
+    console = Console(file=stream)
+    if console.is_terminal:
+        with ProgressBars(console=console, transient=True) as bars:
+            bar = bars.add_task(what, total=total)
+            yield lambda done: bars.update(bar, completed=done)
+        return
+    last = time.monotonic()
+
+    def tell(done: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= LINE_SECONDS:
+            last = now
+            with contextlib.suppress(BrokenPipeError):  # nobody reads the log any more
+                print(f"{done} of {total} {what}", file=stream, flush=True)
+
+    yield tell
 
 
 class _Lines:

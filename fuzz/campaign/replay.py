@@ -8,7 +8,7 @@ it says of other versions of torch only, anything. One for a device that is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,23 +60,34 @@ class Replayed:
         }
 
 
+def planned_runs(
+    cases: Iterable[tuple[Path, Case]], targets: Sequence[str] = ()
+) -> list[tuple[Path, Case, str]]:
+    """Each case on `targets`, or on the shipped ones among those of its own file, in that order.
+
+    A target that is written package.module:function runs only when it is asked for by name: a corpus file
+    must not be able to import a module.
+    """
+    return [
+        (file, case, name)
+        for file, case in cases
+        for name in (targets or [name for name in case.expected if name in SHIPPED])
+    ]
+
+
 def replay(
     cases: Iterable[tuple[Path, Case]],
     targets: Sequence[str] = (),
     *,
     jobs_at_once: int = 1,
     limit: float = 60.0,
+    watch: Callable[[int], None] = lambda done: None,
 ) -> list[Replayed]:
-    """Run each case on `targets`, or on the shipped ones among those of its own file, in that order.
+    """Run cases on targets as `planned_runs` says, and judge them, in that order.
 
-    A target that is written package.module:function runs only when it is asked for by name: a corpus file
-    must not be able to import a module.
+    `watch` is told after each run how many there have been.
     """
-    work = [
-        (file, case, name)
-        for file, case in cases
-        for name in (targets or [name for name in case.expected if name in SHIPPED])
-    ]
+    work = planned_runs(cases, targets)
     found: dict[int, Replayed] = {}
     devices = {case.program.scenario.device for _, case, _ in work}
     here = {device for device in devices if has(device)}
@@ -100,6 +111,7 @@ def replay(
         for event in pool.run(queue):
             file, case, name = work[event.job.tag]
             found[event.job.tag] = judge(file, case, name, run_of_event(event))
+            watch(len(found))
     return [found[place] for place in sorted(found)]
 
 

@@ -14,6 +14,7 @@ import tempfile
 from typing import Any
 
 from fuzz.campaign.workers.process import exit_cause
+from fuzz.campaign.workers.scratch import scratch_folder
 from fuzz.corpus import buckets
 from oracles import Finding
 from oracles.object_names import encodable
@@ -35,7 +36,7 @@ def run_repro(text: str) -> dict[str, Any]:
     space: dict[str, Any] = {"__name__": "__main__"}
     status = 0
     with (
-        tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as file,
+        tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8", dir=scratch_folder()) as file,
         contextlib.redirect_stdout(io.StringIO()),
     ):
         file.write(text)
@@ -45,7 +46,7 @@ def run_repro(text: str) -> dict[str, Any]:
             exec(compile(text, file.name, "exec"), space)
         except SystemExit as leave:
             status = int(leave.code) if isinstance(leave.code, int) else 0 if leave.code is None else 1
-        except Exception:
+        except BaseException:  # what a target raises is anything
             status = BROKEN
     return {"status": status, "ends": list(_repro_endings(space)) if status == 1 else []}
 

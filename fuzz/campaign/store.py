@@ -26,7 +26,7 @@ import os
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -79,6 +79,22 @@ create table pairs (
 """
 # What makes a file of an earlier schema one of the next.
 _MIGRATIONS = {2: _MEMORY}
+
+
+def _is_session(value: Any) -> bool:
+    return isinstance(value, dict) and {"started", "from", "ended"} <= value.keys()
+
+
+# What facts are like that are taken as they are. (What becomes an object is checked when it is made.)
+_FACTS: Mapping[str, Callable[[Any], bool]] = {
+    "versions": lambda value: isinstance(value, dict) and all(isinstance(v, str) for v in value.values()),
+    "sessions": lambda value: isinstance(value, list) and all(map(_is_session, value)),
+    "troubles": lambda value: isinstance(value, list) and all(isinstance(text, str) for text in value),
+    "known": lambda value: isinstance(value, list),
+    "refuses": lambda value: isinstance(value, dict),
+    "elapsed": lambda value: isinstance(value, int | float) and value >= 0,
+    "started": lambda value: isinstance(value, str),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +275,19 @@ class Store:
         return float(self.get("elapsed"))
 
     def get(self, key: str, default: Any = None) -> Any:
-        """One fact about the campaign."""
+        """One fact about the campaign; StoreError if that is not what a campaign writes."""
         for (value,) in self._query_database("select value from campaign where key = ?", key):
-            return json.loads(value)
+            try:
+                found = json.loads(value)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise self._damaged(f"{key}: {error}") from error
+            if key in _FACTS and not _FACTS[key](found):
+                raise self._damaged(f"its {key} cannot be {_shorten_json(found)}")
+            return found
         return default
+
+    def _damaged(self, what: str) -> StoreError:
+        return StoreError(f"{self.folder} holds no campaign of aotfuzz, or a damaged one: {what}")
 
     def rows(self) -> Iterator[Row]:
         """Every case in the file, without the text of its findings, by target and case number."""
@@ -310,9 +335,7 @@ class Store:
         try:
             yield from self._database.execute(query, values)
         except sqlite3.DatabaseError as error:
-            raise StoreError(
-                f"{self.folder} holds no campaign of aotfuzz, or a damaged one: {error}"
-            ) from error
+            raise self._damaged(str(error)) from error
 
     def _begin_campaign(self, configuration: Configuration) -> None:
         self._database.executescript(_SCHEMA)
@@ -370,6 +393,16 @@ class Store:
             f"{self.folder} cannot be written any more: {error}; what was stored before is intact, and "
             f"`{shell_command('aotfuzz', 'resume', str(self.folder))}` goes on when there is room"
         )
+
+
+def _shorten_json(value: Any) -> str:
+    """The beginning of a value as JSON.
+
+    >>> _shorten_json([1] * 100)
+    '[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, ...'
+    """
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def utc_now() -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from fuzz.campaign.configuration import Configuration, campaign_versions, generator_fingerprint
 from fuzz.campaign.devices import require_device, workers
+from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.store import Store
 from fuzz.campaign.summary import Summary, summarize
 from fuzz.campaign.torch_pair.folder import is_comparison
@@ -63,6 +64,10 @@ def report(options: argparse.Namespace) -> int:
     if is_comparison(options.folder):
         from fuzz.commands import comparisons
 
+        if options.junit or options.sarif:
+            raise ConfigurationError(
+                f"--junit and --sarif are for campaigns, and {options.folder} is a comparison of two torches"
+            )
         return comparisons.report(options)
     from fuzz.report.html_report import report_page
 
@@ -77,6 +82,7 @@ def report(options: argparse.Namespace) -> int:
         raise StoreError(
             f"cannot write {file}: {error.strerror or error}; choose another with --out"
         ) from error
+    _write_ci_formats(options, summary)
     say(f"The page is {file}", sys.stderr)
     if options.json:
         say_object(json_output.campaign_json(summary))
@@ -92,10 +98,26 @@ def diff(options: argparse.Namespace) -> int:
         with _refusing_damaged_campaign(folder), Store.read(folder) as store:
             summaries.append(summarize(store))
     found = compare_campaigns(*summaries)
+    _write_ci_formats(options, found.after, found.only_after)
     say(diff_table(found), people(options))
     if options.json:
         say_object(json_output.difference_json(found))
     return FINDINGS if found.only_before or found.only_after else NOTHING_NEW
+
+
+def _write_ci_formats(
+    options: argparse.Namespace, summary: Summary, only: Sequence[Bucket] | None = None
+) -> None:
+    """Write what was asked for in the formats of continuous integration; StoreError if that fails."""
+    from fuzz.report.ci_formats import FORMATS
+
+    for name, text_of in FORMATS.items():
+        file: Path | None = getattr(options, name)
+        if file is not None:
+            try:
+                file.write_text(text_of(summary, only), encoding="utf-8")
+            except OSError as error:
+                raise StoreError(f"cannot write {file}: {error.strerror or error}") from error
 
 
 def export(options: argparse.Namespace) -> int:

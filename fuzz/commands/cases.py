@@ -24,7 +24,8 @@ from fuzz.targets.plugins import attribute, registered_targets
 
 def replay(options: argparse.Namespace) -> int:
     """Run recorded cases again; 1 if one is not as its file says, 2 if a file cannot be read."""
-    from fuzz.campaign.replay import LEFT_OUT
+    from fuzz.campaign.progress import count_shown
+    from fuzz.campaign.replay import LEFT_OUT, planned_runs
     from fuzz.campaign.replay import replay as run
 
     targets = [target.name for target in usable_targets(options.target)]
@@ -38,7 +39,17 @@ def replay(options: argparse.Namespace) -> int:
             f"nothing is expected of a target that ships with aotfuzz ({len(cases)} cases), and no file may "
             f"have another one imported; name it: {_with_targets(options.paths, ungiven)}"
         )
-    rows = run(cases, targets, jobs_at_once=options.jobs or workers()) if cases else []
+    rows = []
+    if work := planned_runs(cases, targets):
+        jobs, names = options.jobs or workers(), dict.fromkeys(name for _, _, name in work)
+        which = "on" if targets else "each on those that its file expects something of, among"
+        say(
+            f"Replaying {len(cases)} cases {which} {', '.join(names)}: {len(work)} runs, {jobs} at once "
+            "(--jobs); what each does is held against its file",
+            sys.stderr,
+        )
+        with count_shown("runs", len(work), sys.stderr) as watch:
+            rows = run(cases, targets, jobs_at_once=jobs, watch=watch)
     if rows:
         say(tables.replay(rows), people(options))
     unexpected = sum(not row.as_expected for row in rows)

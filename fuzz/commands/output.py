@@ -12,6 +12,7 @@ NOTHING_NEW = 0
 FINDINGS = 1
 WRONG = 2
 GONE = 3
+INTERRUPTED = 130  # as a shell says of a process that SIGINT has ended
 
 
 def say(text: str, stream: TextIO | None = None) -> None:

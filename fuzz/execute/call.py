@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from fuzz.corpus import case_file
-from fuzz.execute.process_state import Change, ProcessState, recursion_limit_lowered
+from fuzz.execute.process_state import Builtins, Change, ProcessState, recursion_limit_lowered
 from fuzz.ir.nodes import Scenario
 from fuzz.program.printer import Make
 from fuzz.targets.target import Function, Target
@@ -499,6 +499,7 @@ class LazyCompiled:
         self._function = _count_function_runs(function, self._runs) if target.once else function
         self._compiled: Function | None = None
         self._lock = Lock()  # threads call one compiled function
+        self._entrance, self._calls, self._builtins = Lock(), 0, Builtins()
         self.left: list[Change] = []
 
     @property
@@ -507,6 +508,11 @@ class LazyCompiled:
 
     def __call__(self, *args: Any) -> Any:
         limit = sys.getrecursionlimit()
+        with self._entrance:
+            # (A compiler may replace built-in functions while it works, which another thread sees.)
+            if self._calls == 0:
+                self._builtins = Builtins()
+            self._calls += 1
         try:
             with self._lock:
                 if self._compiled is None:
@@ -517,7 +523,11 @@ class LazyCompiled:
         except BaseException as error:
             raise EscapedException(f"{type(error).__name__}: {message_of(error)}") from error
         finally:
-            # At once: looking at what there is calls functions that call functions.
+            # At once: looking at what there is calls built-in functions, and functions that call functions.
+            with self._entrance:
+                self._calls -= 1
+                if self._calls == 0:
+                    self.left += self._builtins.restore()
             if sys.getrecursionlimit() < limit:
                 self.left.append(recursion_limit_lowered(limit))
                 sys.setrecursionlimit(limit)

@@ -12,9 +12,16 @@ looked at around each call of a target. What has changed is a finding, and the p
 
 from __future__ import annotations
 
+import builtins
+import contextlib
+import gc
+import json
 import os
+import signal
 import sys
 import threading
+import time
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +31,9 @@ from typing import Any
 import torch
 
 from oracles.object_names import class_name
-from oracles.observation.mode_stacks import active_modes
+from oracles.observation.mode_stacks import active_modes, active_transforms
 
-# Where torch has what programs call.
+# Where torch has what programs call, and Python what the fuzzer itself calls in this process.
 _SPACES: Mapping[str, Any] = MappingProxyType(
     {
         "torch": torch,
@@ -35,8 +42,17 @@ _SPACES: Mapping[str, Any] = MappingProxyType(
         "torch.autograd": torch.autograd,
         "torch.nn.Module": torch.nn.Module,
         "torch.autograd.Function": torch.autograd.Function,
+        "gc": gc,
+        "json": json,
+        "signal": signal,
+        "threading": threading,
+        "time": time,
+        "warnings": warnings,
     }
 )
+_BUILTINS = vars(builtins)
+# What a worker ignores, what ends it, and what ends a case that hangs when nobody else does.
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _AS_BEFORE = "as before the call"
 _INHERITED = object()  # stands for what a class had of its bases alone
@@ -57,21 +73,52 @@ def recursion_limit_lowered(limit: int) -> Change:
     return Change("ambient", "the recursion limit", f"{limit}", "lowered")
 
 
+class Builtins:
+    """Python's built-in functions at one moment, to be put back before anything calls one.
+
+    builtins_before = Builtins()
+    ...
+    builtins_before.restore()    # the changes, which are undone
+    """
+
+    def __init__(self) -> None:
+        self._before = {**_BUILTINS}
+
+    def restore(self) -> list[Change]:
+        """Put back what was replaced or deleted, and say what it was. (What was added harms nobody.)
+
+        Until they are back, nothing here may call a built-in function: it may be any other one by now.
+        """
+        before = self._before
+        if before == _BUILTINS:
+            return []
+        names = [name for name in before if name not in _BUILTINS or _BUILTINS[name] is not before[name]]
+        _BUILTINS.update(before)
+        return [Change("ambient", f"builtins.{name}", _AS_BEFORE, "another function") for name in names]
+
+
 class ProcessState:
     """The state of this process and thread at one moment."""
 
     def __init__(self) -> None:
+        self._builtins = Builtins()
         self._limit = sys.getrecursionlimit()
         self._folder = _folder()
         self._streams = (sys.stdout, sys.stderr)
         self._files = _files()
         self._modes = active_modes()
+        self._transforms = active_transforms()
+        self._anomalies = torch.is_anomaly_enabled()
         self._threads = _threads()
+        self._path = [*sys.path]
+        self._filters = [*warnings.filters]
+        self._handlers = [*map(signal.getsignal, _SIGNALS)]
+        self._mask = _blocked_signals()
         self._functions = _functions()
 
     def left(self) -> tuple[Change, ...]:
         """What is otherwise now; not threads, which may be there for a reason (`new_threads`)."""
-        return tuple(self._changed_process_state())
+        return (*self._builtins.restore(), *self._changed_process_state(), *self._changed_interpreter_state())
 
     def _changed_process_state(self) -> Iterator[Change]:
         if sys.getrecursionlimit() < self._limit:
@@ -86,8 +133,30 @@ class ProcessState:
         if len(now) != len(self._modes) or not all(map(_is, now, self._modes)):
             new = [class_name(type(mode)) for mode in now if not any(mode is one for one in self._modes)]
             yield Change("ambient", "modes of torch that are on", _AS_BEFORE, ", ".join(new) or "fewer")
+        transforms = active_transforms()
+        if transforms != self._transforms:
+            after = ", ".join(transforms) or "none"
+            yield Change("ambient", "transforms of torch that are on", _AS_BEFORE, after)
+        if torch.is_anomaly_enabled() != self._anomalies:
+            yield Change("ambient", "the anomaly mode of autograd", _AS_BEFORE, "switched")
         for space, name, _ in self._replaced_torch_functions():
             yield Change("ambient", f"{space}.{name}", _AS_BEFORE, "another function")
+
+    def _changed_interpreter_state(self) -> Iterator[Change]:
+        """What of Python's own state is otherwise. Entries that a library adds when it is imported, to the
+        path or to the filters of warnings, are its right; a filter that makes errors of warnings is not."""
+        if any(entry not in sys.path for entry in self._path):
+            yield Change("ambient", "sys.path", _AS_BEFORE, "entries are gone")
+        filters = [*warnings.filters]
+        if filters != self._filters and any(
+            one[0] == "error" and one not in self._filters for one in filters
+        ):
+            yield Change("ambient", "warnings.filters", _AS_BEFORE, "warnings are errors")
+        for number, before in zip(_SIGNALS, self._handlers, strict=True):
+            if signal.getsignal(number) != before:
+                yield Change("ambient", f"the handler of {number.name}", _AS_BEFORE, "another")
+        if _blocked_signals() != self._mask:
+            yield Change("ambient", "the signals that are blocked", _AS_BEFORE, "others")
 
     def new_threads(self) -> int:
         """How many threads of Python's run that did not."""
@@ -95,11 +164,17 @@ class ProcessState:
 
     def restore_process_state(self) -> None:
         """Put back what can be, for what is left to be said in this process."""
+        self._builtins.restore()
         if sys.getrecursionlimit() < self._limit:
             sys.setrecursionlimit(self._limit)
         sys.stdout, sys.stderr = self._streams
         if self._folder is not None and _folder() != self._folder:
             os.chdir(self._folder)
+        sys.path[:] = self._path
+        for number, before in zip(_SIGNALS, self._handlers, strict=True):
+            with contextlib.suppress(ValueError):  # of a thread that is not the main one
+                if before is not None and signal.getsignal(number) != before:
+                    signal.signal(number, before)
         for space, name, before in tuple(self._replaced_torch_functions()):
             if before is _INHERITED:
                 delattr(_SPACES[space], name)
@@ -164,6 +239,10 @@ def _file(descriptor: int) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _blocked_signals() -> set[signal.Signals]:
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ())  # type: ignore[return-value]
 
 
 def _threads() -> set[threading.Thread]:

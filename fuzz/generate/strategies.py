@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+
 from hypothesis import strategies as st
+from hypothesis.vendor import pretty
 
 from fuzz.choices import HypothesisChoices
 from fuzz.generate import generate
 from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.program.decode import Program
+from fuzz.program.printer import render
 
 __all__ = ["programs"]
+
+# What torch writes with TORCH_TRACE. It is no log for people.
+_TORCH_TRACE = logging.getLogger("torch.__trace")
 
 
 def programs(profile: str | Profile = "mixed") -> st.SearchStrategy[Program]:
@@ -50,6 +57,28 @@ def programs(profile: str | Profile = "mixed") -> st.SearchStrategy[Program]:
 
     @st.composite
     def drawn(draw: st.DrawFn) -> Program:
+        _keep_trace_out_of_test_report()
         return generate(HypothesisChoices(draw), profile)
 
     return drawn()
+
+
+def _print_program(program: Program, printer: pretty.RepresentationPrinter, cycle: bool) -> None:
+    """Print the source of an example, as Hypothesis shows one that fails."""
+    for line in render(program).rstrip("\n").splitlines():
+        printer.break_()
+        printer.text(line)
+
+
+pretty.for_type_by_name(Program.__module__, Program.__qualname__, _print_program)
+
+
+def _keep_trace_out_of_test_report() -> None:
+    """Take pytest's handlers off the logger of torch's trace.
+
+    pytest 9 attaches some to each logger that does not propagate. A failing test of a compiler would show
+    thousands of empty lines of it, and torch would write the trace because it has a handler.
+    """
+    for handler in tuple(_TORCH_TRACE.handlers):
+        if type(handler).__module__.startswith("_pytest."):
+            _TORCH_TRACE.removeHandler(handler)

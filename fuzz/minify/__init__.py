@@ -260,7 +260,10 @@ def _checked_recording(fn: Function, recorded: Recorded, target: Target) -> tupl
     finally:
         recorded.untouched.restore()
     if before.outcome != "finding":
-        raise NoDifference(f"{target.name} does not differ from eager ({before.outcome}: {before.reason})")
+        raise NoDifference(
+            f"{target.name} does not differ from eager ({_result_in_words(before)})",
+            proves_nothing=before.outcome != "agree",
+        )
     wanted = _signature_of_recording(before.findings)
     # (A compiler that takes the parameters of modules may take nothing else that is read from outside.)
     passed = GLOBALS.apply(recording, frozenset(globals_of(recording)))
@@ -275,6 +278,13 @@ def _checked_recording(fn: Function, recorded: Recorded, target: Target) -> tupl
         f"{target.name} differs on the function ({before.reason}), and not so on the calls of torch's "
         f"functions that it makes ({', '.join(dict.fromkeys(instead))})"
     )
+
+
+def _result_in_words(result: Result) -> str:
+    """What became of a function that does not differ, and why, where that says more."""
+    if result.outcome == "agree":
+        return f"both {result.reason}"
+    return f"{result.outcome}: {result.reason}" if result.reason else result.outcome
 
 
 def _original_function(fn: Function, recorded: Recorded, make: Make) -> tuple[Function, Make]:

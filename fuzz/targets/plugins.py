@@ -25,6 +25,7 @@ from fuzz.features.traits import TRAITS
 from fuzz.patterns import matches
 from fuzz.targets.builtin_targets import SHIPPED, reset_dynamo
 from fuzz.targets.target import CAPABILITIES, Target, do_nothing
+from oracles.object_names import class_name, message_of
 
 GROUP = "aotfuzz.targets"
 
@@ -80,17 +81,19 @@ def attribute(what: str, path: str, must_be: str) -> Any:
             raise TargetError(
                 f"{what}: no module named {error.name!r} (looked in {here} and the installed packages)"
             ) from error
-        raise TargetError(f"{what}: importing {module_name} failed: {error}") from error
-    except Exception as error:
-        raise TargetError(
-            f"{what}: importing {module_name} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise TargetError(f"{what}: importing {module_name} failed: {message_of(error)}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # (a script, say, that ends with sys.exit())
+        said = f"{class_name(type(error))}: {message_of(error)}"
+        raise TargetError(f"{what}: importing {module_name} failed: {said}") from error
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise TargetError(f"{what}: {module_name} has no attribute {attribute!r}")
-        found = getattr(found, part)
+        try:
+            found = getattr(found, part)
+        except Exception as error:
+            raise TargetError(f"{what}: {module_name} has no attribute {attribute!r}") from error
     if not callable(found):
-        raise TargetError(f"{what}: {attribute} is of type {type(found).__name__}; it must be {must_be}")
+        raise TargetError(f"{what}: {attribute} is of type {class_name(type(found))}; it must be {must_be}")
     return found
 
 

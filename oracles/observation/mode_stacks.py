@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+import torch
 from torch import overrides
 from torch.utils import _python_dispatch
 from torch.utils._device import DeviceContext
@@ -49,6 +50,17 @@ def recording_leaked_modes() -> Iterator[LeakedModes]:
 def active_modes() -> tuple[object, ...]:
     """The modes that are on in this thread, torch function modes first; not that of a default device."""
     return (*_function_modes(), *_dispatch_modes())
+
+
+def active_transforms() -> tuple[str, ...]:
+    """The transforms of `torch.func` that this thread is in, the innermost last; and "saved tensor hooks".
+
+    >>> torch.vmap(lambda x: (print(active_transforms()), x)[1])(torch.ones(2))
+    ('vmap',)
+    """
+    stack = torch._C._functorch.get_interpreter_stack() or ()
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return (*(one.key().name.lower() for one in stack), *(("saved tensor hooks",) if hooks else ()))
 
 
 def _function_modes() -> tuple[object, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from oracles.object_names import class_name, encodable
 from oracles.observation.alias_probe import probe_aliases
 from oracles.observation.ambient import (
     digest_of_generators,
@@ -97,10 +98,26 @@ def observe(
     """
     with restoring_ambient() as ambient, measuring(terms), using_operation_mode(under):
         lifetimes = Lifetimes()
-        asked = _Request(make, seed, grad, inference, differentiate, tuple(steps), refusal, retry)
+        told = None if refusal is None else _refusal_in_words(refusal)
+        asked = _Request(make, seed, grad, inference, differentiate, tuple(steps), told, retry)
         observation = _observe_call(function, asked, ambient, lifetimes)
         alive = lifetimes.names_alive()
         return replace(observation, alive=alive, grown=0 if alive else lifetimes.memory_grown())
+
+
+def _refusal_in_words(refusal: Refusal) -> Refusal:
+    """The same, of which the reason is plain text that any file takes; TypeError for what is none."""
+
+    def reason_of(error: BaseException) -> str | None:
+        reason: object = refusal(error)
+        if reason is None:
+            return None
+        if not issubclass(type(reason), str):
+            kind = class_name(type(reason))
+            raise TypeError(f"the target's refusal gives a {kind}, and not text or None")
+        return encodable(reason)  # type: ignore[arg-type]
+
+    return reason_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +256,8 @@ def _observe_returned(
     result_nodes = tuple(result_tree_nodes(result, "out"))
     results = tuple((node.path, node.tensor) for node in result_nodes if node.tensor is not None)
     outputs = tuple((path, register.add(path, tensor)) for path, tensor in results)
-    lifetimes.watch(register.items())
     states, known = capture_tensors(register, inputs.witnesses)
+    lifetimes.watch(register.items())
     seen = replace(
         called,
         states=states,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from oracles.object_names import class_name, encodable
+from oracles.object_names import class_name, encodable, message_of
 
 PLAIN = (
     bool,
@@ -32,6 +32,16 @@ PLAIN = (
 MAX_NODES, MAX_DEPTH, _LONGEST = 10_000, 100, 1000
 
 
+class Unobservable(Exception):
+    """A part of a result does not let itself be looked at, as what answers for itself may."""
+
+    @classmethod
+    def of(cls, path: str, value: object, error: Exception) -> Unobservable:
+        """What is said of a value at a path that has raised when it was looked at."""
+        said = f"{class_name(type(error))}: {message_of(error)}"
+        return cls(f"{path}, a {class_of(value)}, cannot be looked at: {said}")
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node: its path, what it is, and the tensor if it is one."""
@@ -50,6 +60,8 @@ def result_tree_nodes(tree: Any, path: str) -> Iterator[Node]:
 
     A container that holds itself is said to, and so it is said of a tree that has no end.
 
+    Raises Unobservable for a part that raises when it is looked at.
+
         [node.path for node in nodes({"k": (x, 2)}, "out")]    # out, out['k'], out['k'][0], out['k'][1]
     """
     found = itertools.islice(_result_nodes_below(tree, path, ()), MAX_NODES + 1)
@@ -59,6 +71,15 @@ def result_tree_nodes(tree: Any, path: str) -> Iterator[Node]:
 
 def _result_nodes_below(tree: Any, path: str, around: tuple[int, ...]) -> Iterator[Node]:
     """The nodes of a part of a tree, in containers of these ids."""
+    try:
+        yield from _nodes_of_part(tree, path, around)
+    except Unobservable:
+        raise
+    except Exception as error:
+        raise Unobservable.of(path, tree, error) from error
+
+
+def _nodes_of_part(tree: Any, path: str, around: tuple[int, ...]) -> Iterator[Node]:
     # (What its type says: an object may claim to be of another class, or raise when it is asked.)
     kind = type(tree)
     if issubclass(kind, torch.Tensor):

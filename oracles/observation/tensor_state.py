@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch.autograd.graph import Node
 
-from oracles.object_names import class_name, message_of
 from oracles.observation.records import TensorState, Value
 from oracles.observation.result_structure import (
     PLAIN,
     Parts,
+    Unobservable,
     class_of,
     has_memory,
     value_in_words,
@@ -245,15 +245,8 @@ def capture_tensors(
                 _tensor_state(path, tensor, read(), register, storages, hidden, witnesses.get(path))
             )
         except Exception as error:
-            said = f"{class_name(type(error))}: {message_of(error)}"
-            raise Unobservable(
-                f"{path}, a {class_name(type(tensor))}, cannot be looked at: {said}"
-            ) from error
+            raise Unobservable.of(path, tensor, error) from error
     return tuple(states), tuple(known)
-
-
-class Unobservable(Exception):
-    """A tensor does not let itself be looked at, as one of a subclass may that answers for itself."""
 
 
 def _tensor_state(

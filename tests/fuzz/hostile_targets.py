@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import gc
 import itertools
+import json
 import os
+import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +153,25 @@ class Closed:
         raise RuntimeError(f"asked for {name}")
 
 
+class Raising:
+    """Raises from every method, and when it is asked for its class."""
+
+    def _raise(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("no method")
+
+    __class__ = property(_raise)  # type: ignore[assignment]
+    __getattribute__ = __getattr__ = __repr__ = __str__ = __eq__ = __ne__ = __hash__ = __bool__ = _raise  # type: ignore[assignment]
+    __len__ = __iter__ = __getitem__ = __call__ = __format__ = __reduce__ = __dir__ = __del__ = _raise
+
+
+class RaisingDict(Raising, dict):  # type: ignore[type-arg]
+    items = keys = values = get = Raising._raise  # type: ignore[assignment]
+
+
+class RaisingText(Raising, str):
+    encode = Raising._raise  # type: ignore[assignment]
+
+
 class Liar:
     """Says that it is a tensor."""
 
@@ -222,6 +246,18 @@ def _holding_itself(result: Any) -> list[Any]:
     return held
 
 
+def _dict_holding_itself(result: Any) -> dict[str, Any]:
+    held: dict[str, Any] = {"result": result}
+    held["self"] = held
+    return held
+
+
+def _batched(result: torch.Tensor) -> Any:
+    kept: list[torch.Tensor] = []
+    torch.vmap(lambda part: (kept.append(part), part)[1])(torch.ones(2, 3))
+    return kept[0]
+
+
 def _freed(result: torch.Tensor) -> torch.Tensor:
     result = result.clone()
     result.untyped_storage().resize_(0)
@@ -234,6 +270,12 @@ def _fake(result: torch.Tensor) -> torch.Tensor:
 
 
 returns_itself = _instead(_holding_itself)
+returns_dict_holding_itself = _instead(_dict_holding_itself)
+returns_raising = _instead(lambda result: Raising())
+returns_raising_in_tuple = _instead(lambda result: (result, Raising()))
+returns_raising_dict = _instead(lambda result: RaisingDict(result=result))
+returns_raising_text = _instead(lambda result: RaisingText("text"))
+returns_batched = _instead(_batched)
 returns_closed = _instead(lambda result: Closed())
 returns_liar = _instead(lambda result: Liar())
 returns_closed_list = _instead(lambda result: ClosedList([result]))
@@ -308,6 +350,15 @@ def _replace_sine() -> None:
     torch.sin = torch.cos
 
 
+def _fails(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError("replaced")
+
+
+def _replace_when_going_back(result: Any) -> Any:
+    result.register_hook(lambda gradient: setattr(builtins, "isinstance", _fails))
+    return result
+
+
 def _replace_grad() -> None:
     torch.autograd.grad = lambda *args, **kwargs: ()  # type: ignore[assignment]
 
@@ -322,6 +373,21 @@ takes_the_streams = _first(lambda: (setattr(sys, "stdout", None), setattr(sys, "
 replaces_sine = _first(_replace_sine)
 replaces_grad = _first(_replace_grad)
 replaces_addition = _first(lambda: setattr(torch.Tensor, "__add__", torch.Tensor.__sub__))
+replaces_len = _first(lambda: setattr(builtins, "len", lambda value: 3))
+replaces_isinstance = _first(lambda: setattr(builtins, "isinstance", lambda value, kind: False))
+replaces_isinstance_in_backward = _instead(_replace_when_going_back)
+deletes_getattr = _first(lambda: delattr(builtins, "getattr"))
+replaces_dumps = _first(lambda: setattr(json, "dumps", _fails))
+replaces_collect = _first(lambda: setattr(gc, "collect", _fails))
+replaces_catch_warnings = _first(lambda: setattr(warnings, "catch_warnings", _fails))
+makes_warnings_errors = _first(lambda: warnings.simplefilter("error"))
+handles_interrupts = _first(lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+ignores_alarms = _first(lambda: signal.signal(signal.SIGALRM, signal.SIG_IGN))
+blocks_signals = _first(lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]))
+empties_the_path = _first(sys.path.clear)
+detects_anomalies = _first(lambda: torch.autograd.set_detect_anomaly(True))
+leaves_a_transform = _first(torch._C._functorch._grad_increment_nesting)
+leaves_hooks = _first(lambda: torch._C._autograd._push_saved_tensors_default_hooks(_fails, _fails))
 sets_the_dtype = _first(lambda: torch.set_default_dtype(torch.float64))
 sets_the_device = _first(lambda: torch.set_default_device("meta"))
 leaves_a_function_mode = _first(lambda: _Cosine().__enter__())
@@ -331,6 +397,8 @@ starts_threads = _first(_start_thread)
 kills_its_parent_process_group = _first(lambda: os.setsid() if os.getpgrp() != os.getpid() else os._exit(3))
 reset_raises = Target("", "", lambda function: function, reset=lambda: (_ for _ in ()).throw(Mute()))
 refusal_raises = Target("", "", raises_half, refusal=lambda error: (_ for _ in ()).throw(RuntimeError(HALF)))
+refusal_is_no_text = Target("", "", raises_half, refusal=lambda error: Raising())  # type: ignore[arg-type,return-value]
+exits_when_made_ready = Target("", "", lambda function: function, prepare=lambda: sys.exit(0))
 
 # What is a compiler's right, or nobody sees.
 _started: list[None] = []
@@ -345,4 +413,6 @@ def _start_thread_once() -> None:
 starts_a_thread_once = _first(_start_thread_once)
 forks = _first(_fork)
 raises_the_limit = _first(lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1))
+adds_a_filter = _first(lambda: warnings.filterwarnings("ignore", "deprecated"))
 refuses_with_half = Target("", "", raises_half, refusal=str)
+refuses_with_raising_text = Target("", "", raises_half, refusal=lambda error: RaisingText("hard"))

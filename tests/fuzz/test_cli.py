@@ -217,6 +217,17 @@ def test_ctrl_c_ends_a_run_with_its_report_and_resume_goes_on(capsys: pytest.Cap
     assert _cases(file) == 80
 
 
+def test_a_second_ctrl_c_ends_it_without_a_traceback(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fuzz.campaign.driver.Campaign.run", interrupted)
+    assert main(["run", "--target", "eager", "--cases", "1", "--out", "found"]) == 130
+    assert "interrupted; what a campaign has stored is intact" in capsys.readouterr().err
+
+
 def _cases(file: Path) -> int:
     try:
         found = sqlite3.connect(f"file:{file}?mode=ro", uri=True).execute("select count(*) from results")

@@ -43,6 +43,18 @@ def test_replay_as_recorded_exits_with_0(capsys: pytest.CaptureFixture[str]) -> 
     assert finding["bucket"] == STOCK["bucket"]
 
 
+def test_replay_says_what_it_will_do_and_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record_case("a.json", program=SINE, expected={"eager": "agrees"})
+    record_case("b.json", program=SINE, expected={"eager": "agrees"})
+    monkeypatch.setattr("fuzz.campaign.progress.LINE_SECONDS", 0.0)
+    assert main(["replay", "a.json", "b.json", "--target", "eager", "--jobs", "1"]) == 0
+    err = capsys.readouterr().err
+    assert "Replaying 2 cases on eager: 2 runs, 1 at once (--jobs)" in err
+    assert "\n1 of 2 runs\n2 of 2 runs\n" in err
+
+
 def test_replay_of_what_no_longer_differs_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     record_case("a.json", program=SINE, expected={"eager": "differs"})
     assert main(["replay", "a.json"]) == 1

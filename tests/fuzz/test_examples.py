@@ -46,6 +46,7 @@ def test_the_example_is_found_wrong(
         "CONTRIBUTING.md",
         "docs/fuzz-your-backend.md",
         "docs/campaigns.md",
+        "docs/ci.md",
         "docs/corpus.md",
         "docs/bisect.md",
         "docs/upstream.md",

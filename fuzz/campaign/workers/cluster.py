@@ -240,8 +240,13 @@ class Cluster:
             raise PoolError(f"no Dask cluster answers at {where}: {error}") from error
 
     def _nodes(self) -> dict[str, Any]:
-        # Of a scheduler that is gone nothing is known.
-        found: dict[str, Any] = self._client.scheduler_info(n_workers=-1).get("workers", {})
+        # Of a scheduler that is gone nothing is known, and asking it raises or gives a part of what it knew.
+        try:
+            found: dict[str, Any] = self._client.scheduler_info(n_workers=-1).get("workers", {})
+        except Exception:
+            if self._client.status == "running":
+                raise
+            return {}
         return found
 
     def _send_lease(self, lease: _Lease) -> None:

@@ -38,7 +38,7 @@ from fuzz.ir.nodes import on_device
 from fuzz.program.decode import Program, from_json, to_json
 from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Target
-from oracles.object_names import message_of
+from oracles.object_names import class_name, message_of
 from oracles.observation.serialization import observation_from_json, observation_to_json
 
 HANDLER = "fuzz.campaign.workers.handlers:handle_item"
@@ -141,7 +141,7 @@ def _prepared_target(name: str) -> Target:
     target = find_target(name)
     try:
         target.prepare()
-    except Exception as error:
-        said = f"{type(error).__name__}: {message_of(error)}"
+    except (Exception, SystemExit) as error:
+        said = f"{class_name(type(error))}: {message_of(error)}"
         raise TargetError(f"target {name!r} cannot be made ready: its prepare raises {said}") from error
     return target

@@ -36,6 +36,7 @@ from fuzz.campaign.workers import process as processes
 from fuzz.campaign.workers import worker
 from fuzz.campaign.workers.process import Process
 from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job, WorkerStatus
+from fuzz.campaign.workers.scratch import scratch_folder
 from fuzz.errors import PoolError
 
 GIGABYTE = 1 << 30
@@ -73,7 +74,7 @@ class Pool:
         self._memory = memory
         self._recycle = recycle
         self._folder = folder or Path.cwd()
-        self._files = Path(tempfile.mkdtemp(prefix="aotfuzz-pool-"))
+        self._files = Path(tempfile.mkdtemp(prefix="pool-", dir=scratch_folder()))
         self._lock = threading.Lock()
         self._urgent: deque[tuple[Job, int]] = deque()
         self._normal: deque[tuple[Job, int]] = deque()

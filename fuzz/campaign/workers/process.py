@@ -23,6 +23,7 @@ from typing import Any
 
 from fuzz.campaign.workers import worker
 from fuzz.campaign.workers.protocol import Job
+from fuzz.campaign.workers.scratch import temporary_files_in_scratch
 from fuzz.errors import PoolError, WorkersLost
 
 # One OpenMP thread, or the fork server has a second thread that its children lack; CUDA looked at through
@@ -155,7 +156,8 @@ def start_server(
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
-        multiprocessing.forkserver.ensure_running()
+        with temporary_files_in_scratch():  # its socket
+            multiprocessing.forkserver.ensure_running()
         _server.append(_running_server())
     finally:
         for name, value in before.items():

@@ -14,6 +14,7 @@ import faulthandler
 import importlib
 import json
 import math
+import multiprocessing
 import os
 import resource
 import signal
@@ -22,9 +23,11 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from fuzz.campaign.memory_gauge import resident_memory
+from fuzz.campaign.workers.scratch import use_scratch_folder
 
 PRELOAD = "fuzz.campaign.workers.preload"
 # The environment variable with the names of the targets that the fork server warms.
@@ -68,6 +71,9 @@ class Setup:
 def serve(connection: Connection, setup: Setup) -> None:
     """The whole life of a worker: greet, then answer leases until the pipe closes."""
     os.setpgid(0, 0)
+    # A target finds the start method that is the default, and not the one of its worker, whose locks are
+    # semaphores that somebody has to remove: a worker that is killed does not.
+    multiprocessing.set_start_method(None, force=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     try:
@@ -110,6 +116,7 @@ def _prepare_worker(setup: Setup) -> Handler:
         # Read when CUDA starts, which it has not in this process, nor in the one that it was forked from.
         os.environ["CUDA_VISIBLE_DEVICES"] = setup.gpu
     _check_autograd()
+    use_scratch_folder(Path(setup.stack).parent)
     os.chdir(setup.folder)
     sys.path[:] = setup.path
     module, _, name = setup.handler.partition(":")

@@ -117,6 +117,15 @@ def test_settings_last_as_long_as_their_block() -> None:
         pass
 
 
+@pytest.mark.parametrize("option", ["fw_compiler", "bw_compiler", "inference_compiler"])
+def test_the_name_of_a_compiler_is_refused_with_what_to_give(option: str) -> None:
+    given: dict[str, Any] = {"fw_compiler": aot.nop, option: "inductor"}
+    with pytest.raises(
+        errors.UnsupportedOption, match=f"^{option} is 'inductor'.*GraphModule.*lookup_backend"
+    ):
+        aot.aot_function(torch.sin, **given)
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ from fuzz.campaign.memory_gauge import Sample
 from fuzz.campaign.records import Example, RunOutcome, Suspect, example_from_json, example_to_json
 from fuzz.campaign.store import FILE, VERSION, Row, Store
 from fuzz.campaign.summary import rebuild_ledger, summarize
+from fuzz.cli import main
 from fuzz.errors import StoreError
 from oracles import Finding
 from tests.support.fuzz.small_programs import LOST_THROUGH_EXPAND, SINE
@@ -200,3 +201,50 @@ def test_a_file_on_a_read_only_disk_can_be_read(folder: Path) -> None:
             assert store.elapsed == 1.5
     finally:
         os.chmod(folder, 0o700)
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [
+        ("versions", "[null]"),
+        ("versions", '{"torch": 3}'),
+        ("sessions", '[{"started": ""}]'),
+        ("sessions", "3"),
+        ("troubles", "[3]"),
+        ("elapsed", '"long"'),
+        ("version", "no JSON"),
+        ("configuration", "[" * 100_000),
+    ],
+)
+def test_a_fact_that_is_damaged_is_named(
+    fact: str, value: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.closing(sqlite3.connect(folder / FILE, isolation_level=None)) as database:
+        database.execute("update campaign set value = ? where key = ?", (value, fact))
+    for words in (["report"], ["diff", str(folder)], ["export"]):
+        command = [words[0], str(folder), *words[1:]]
+        status = main(command)
+        err = capsys.readouterr().err
+        if status:  # (what a command does not ask for it cannot miss)
+            assert status == 2 and "a damaged one" in err and fact in err, (command, err)
+        else:
+            assert words == ["export"]
+    with pytest.raises(StoreError, match="a damaged one"), Store.open(folder) as store:
+        store.get(fact)
+
+
+@pytest.mark.parametrize("part", range(12))
+def test_a_file_that_is_damaged_anywhere_is_said_to_be(
+    part: int, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = bytearray((folder / FILE).read_bytes())
+    start = part * len(data) // 12
+    if part % 3:
+        data[start : start + 600] = bytes((part * 37 + 7 * at) % 256 for at in range(600))
+    else:
+        del data[start + 100 :]
+    (folder / FILE).write_bytes(data)
+    assert main(["report", str(folder)]) in (0, 2)
+    capsys.readouterr()
+    assert main(["diff", str(folder), str(folder)]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err

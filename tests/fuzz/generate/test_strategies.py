@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from _pytest.logging import LogCaptureHandler
 from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.errors import NoSuchExample
 
@@ -92,3 +95,28 @@ def test_the_documented_example_holds_a_compiler_to_what_it_writes() -> None:
     namespace["my_compiler"] = loses_writes
     with pytest.raises(AssertionError):
         test()
+
+
+def test_a_failing_example_is_shown_as_its_source() -> None:
+    @settings(max_examples=20, phases=[Phase.generate], derandomize=True, database=None, deadline=None)
+    @given(programs("single"))
+    def fails(program: Program) -> None:
+        assert not program.statements
+
+    with pytest.raises(AssertionError) as failure:
+        fails()
+    shown = "\n".join(failure.value.__notes__)
+    assert "import torch" in shown and "def f(" in shown and "Program(" not in shown
+    first, last = shown.index("\n", shown.index("program=")) + 1, shown.rindex(",\n")
+    compile(textwrap.dedent(shown[first:last]), "example.py", "exec")
+
+
+def test_torch_s_trace_is_not_in_the_report_of_a_test() -> None:
+    trace, handler = logging.getLogger("torch.__trace"), LogCaptureHandler()
+    trace.addHandler(handler)
+    kept = [one for one in trace.handlers if not isinstance(one, LogCaptureHandler)]
+    try:
+        find(programs("single"), lambda program: True)
+        assert trace.handlers == kept
+    finally:
+        trace.removeHandler(handler)

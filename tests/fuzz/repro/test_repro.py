@@ -254,3 +254,12 @@ def test_a_script_of_a_crash_survives_it(tmp_path: Path) -> None:
     assert "exit status -6" in bad.stdout
     good = _run(repro_script.repro_script(SINE, "tests.fuzz.bad_targets:crashes_on_exp", finding), tmp_path)
     assert good.returncode == 0
+
+
+def test_words_of_a_message_are_no_import_of_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+    message = f"the call: no exception in eager, {'x' * 70} import torch\nimport torch\n in the target"
+    text = repro_script.repro_script(
+        SINE, "eager", Finding("errors", "call", "no exception", "E: x", message)
+    )
+    assert "\n\nimport sys\n\nimport torch\n" in text
+    assert exit_status(text) == 0

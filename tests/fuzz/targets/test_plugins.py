@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fuzz import Target
+from fuzz.campaign.workers.handlers import handle_item, program_item
 from fuzz.cli import main
 from fuzz.errors import TargetError
 from fuzz.execute.case import execute
@@ -110,3 +111,14 @@ def test_a_campaign_runs_a_registered_target_and_its_script_names_the_module(
     assert "import somebodys_compiler\n" in script
     assert "somebodys_compiler.target(f)" in script
     assert Target("x", "", lambda function: function)(len) is len
+
+
+def test_a_module_that_exits_when_it_is_imported_is_said_to(tmp_path: Path) -> None:
+    (tmp_path / "leaving_compiler.py").write_text("import sys\n\nsys.exit(0)\n")
+    with pytest.raises(TargetError, match=r"importing leaving_compiler failed: SystemExit: 0"):
+        find_target("leaving_compiler:target")
+
+
+def test_a_target_that_exits_when_it_is_made_ready_is_said_to() -> None:
+    with pytest.raises(TargetError, match="cannot be made ready: its prepare raises SystemExit: 0"):
+        handle_item(program_item(SINE, "tests.fuzz.hostile_targets:exits_when_made_ready"))

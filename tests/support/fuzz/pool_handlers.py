@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import torch
 
 import fuzz
+from fuzz.campaign.workers.scratch import scratch_folder
 from fuzz.campaign.workers.worker import Last
 
 
@@ -73,3 +76,13 @@ def handle(item: Any) -> Any:
         case _:
             pass
     return [item, os.getpid()]
+
+
+_kept: list[Any] = []
+
+
+def keep_a_lock(item: Any) -> bool:
+    """Make a lock of multiprocessing's and a temporary script, as targets and trials of scripts do."""
+    _kept.append(multiprocessing.RLock())
+    _kept.append(tempfile.mkstemp(suffix=".py", dir=scratch_folder()))
+    return True
