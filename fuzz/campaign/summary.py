@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuzz.campaign.configuration import Configuration
-from fuzz.campaign.ledger import Bucket, Ledger, Tally
+from fuzz.campaign.ledger import Below, Bucket, Ledger, Tally
 from fuzz.campaign.memory_gauge import Growth, Sample, memory_growth
 from fuzz.campaign.records import Suspect
 from fuzz.campaign.refusal_rate import excessive_refusals
@@ -66,6 +66,7 @@ class Summary:
     seconds: float
     tallies: dict[str, Tally]
     buckets: list[Bucket]
+    below: list[Below]
     files: dict[tuple[str, str], tuple[str, str]]
     known: tuple[IssueStatus, ...]
     coverage: Coverage
@@ -128,6 +129,7 @@ def summarize(
         seconds=store.elapsed,
         tallies=books_.tallies,
         buckets=found,
+        below=books_.below(),
         files=_bucket_files(store, found),
         known=tuple(IssueStatus.from_json(entry) for entry in store.get("known")),
         coverage=Coverage(store.traits(), store.pairs()),
@@ -174,14 +176,17 @@ def write_files(store: Store, found: list[Bucket]) -> None:
 
 
 def bucket_file_names(found: list[Bucket]) -> list[str]:
-    """The names of their files: buckets that differ may have one name when they are made file names."""
+    """The names of their files: buckets that differ may have one name when they are made file names.
+
+    The order of the buckets does not count.
+    """
     names: Counter[str] = Counter()
-    given = []
-    for bucket in found:
+    given: dict[tuple[str, str], str] = {}
+    for bucket in sorted(found, key=lambda bucket: (bucket.target, bucket.first_case, bucket.name)):
         name = case_file.case_slug(bucket.name, bucket.target)
         names[name] += 1
-        given.append(name if names[name] == 1 else f"{name}-{names[name]}")
-    return given
+        given[bucket.target, bucket.name] = name if names[name] == 1 else f"{name}-{names[name]}"
+    return [given[bucket.target, bucket.name] for bucket in found]
 
 
 def _bucket_files(store: Store, found: list[Bucket]) -> dict[tuple[str, str], tuple[str, str]]:

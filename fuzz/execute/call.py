@@ -209,7 +209,9 @@ def judge_call(
     exact = compiled.target.exact and not elsewhere
     verdicts = [judge(eager, seen, *further, exact=exact) for seen in observations]
     for seen, verdict in zip(observations, verdicts, strict=True):
-        if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
+        # (Of a call that returned, and whose backward is refused, all but that backward counts.)
+        in_part = compiled.target.in_pieces and seen.refused is not None and seen.raised is not None
+        if verdict.outcome is Outcome.FINDING and not in_part:
             return Result("finding", verdict.findings, verdict.reason, intact=intact)
     once = len(observations)
     if compiled.target.once and runs > once:
