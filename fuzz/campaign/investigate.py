@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from fuzz.campaign import repro_trial
 from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
-from fuzz.campaign.records import Example, RunOutcome, State, Suspect
+from fuzz.campaign.records import Example, RunOutcome, State, Suspect, doubtful_bucket
 from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job, Workers
@@ -47,7 +47,13 @@ def run_of_event(event: Event) -> RunOutcome:
             signature = buckets.signature(result.findings) if result.outcome == "finding" else ""
             traits = tuple(value.get("traits", ()))
             return RunOutcome(
-                result.outcome, signature, result.findings, result.reason, seconds, traits=traits
+                result.outcome,
+                signature,
+                result.findings,
+                result.reason,
+                seconds,
+                traits=traits,
+                origin=result.origin,
             )
         case Death(_, _, kind, cause, stack, output, seconds):
             finding = buckets.death(kind, cause, stack)
@@ -262,7 +268,7 @@ def _doubtful_finding(
     text = repro_script.repro_script(
         suspect.program, suspect.target, buckets.primary_finding(suspect.seen.findings)
     )
-    bucket = f"{state}/{suspect.seen.signature}"
+    bucket = doubtful_bucket(state, suspect)
     return Example(suspect, suspect.program, suspect.seen, bucket, text, state, evaluations, tuple(replays))
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from fuzz.campaign.records import STATES, Example, RunOutcome, Suspect
+from fuzz.campaign.records import STATES, Example, RunOutcome, Suspect, doubtful_bucket
 from fuzz.corpus import buckets
 from fuzz.corpus.containment import bare_operators, has_operators
 from fuzz.corpus.severity import Severity, draws, severity, severity_of_signature, worst_finding
@@ -377,7 +377,7 @@ def raw_finding(suspect: Suspect) -> Example:
         suspect=suspect,
         program=suspect.program,
         seen=suspect.seen,
-        bucket=f"unreduced/{suspect.seen.signature}",
+        bucket=doubtful_bucket("unreduced", suspect),
         script=script.repro_script(
             suspect.program, suspect.target, buckets.primary_finding(suspect.seen.findings)
         ),

@@ -66,6 +66,7 @@ PRECEDENCE = (
 )
 NO_EXCEPTION = "no exception"
 """The side of a finding that returns, where the other one raises."""
+_SILENT, _RANDOM = "/silent", "/random"
 _PATH = re.compile(r"\b(arg|out|tensor|leaf)((?:\[[^\]]*\])*)")
 _ITEM = re.compile(r"(?<=\bstate)((?:\.\w+)*)\S*")
 _ROOTS = re.compile(r",? (from|starting at) .*")
@@ -196,6 +197,23 @@ def _bucket_exceptions(finding: Finding) -> str:
     if target == NO_EXCEPTION:
         return f"nothing instead of {gist_of(eager)}"
     return f"{gist_of(target)} instead of {eager.split(':')[0]}"
+
+
+def doubtful_bucket(state: str, signature: str, *, silent: bool, random: bool) -> str:
+    """The name of findings that are not reduced, or not seen again: their state and signature.
+
+    What is silently wrong beside something loud, and what draws random numbers, stands apart.
+
+    >>> doubtful_bucket("flaky", "values/out elements", silent=False, random=True)
+    'flaky/values/out elements/random'
+    """
+    return f"{state}/{signature}{_SILENT if silent else ''}{_RANDOM if random else ''}"
+
+
+def doubtful_signature(bucket: str, state: str) -> str | None:
+    """The signature of findings in a bucket of that state; None if it is no such bucket."""
+    signature = bucket.removeprefix(f"{state}/")
+    return None if signature == bucket else signature.removesuffix(_RANDOM).removesuffix(_SILENT)
 
 
 def gist_of(text: str) -> str:

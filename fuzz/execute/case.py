@@ -357,7 +357,7 @@ def _findings_of_later_call(clause: Literal["repeat", "threads"], result: Result
         )
         for finding in result.findings
     )
-    return Result("finding", findings, str(findings[0]))
+    return Result("finding", findings, str(findings[0]), origin=result.origin)
 
 
 _TELLING: tuple[OutcomeName, ...] = ("refused", "poisoned", "agree")
