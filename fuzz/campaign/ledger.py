@@ -345,8 +345,8 @@ class Ledger:
             rows.append(Below(control, signature, len(cases), cases[0], tuple(by_target)))
         return sorted(rows, key=lambda row: (row.severity, -row.cases, row.first_case, row.control))
 
-    def _attributed(self, group: Group) -> Iterator[tuple[Example, int, float, bool]]:
-        """Each finding with the example that stands for it, and whether it is unlike all of them."""
+    def _attributed(self, group: Group) -> Iterator[tuple[Example, int, float, int]]:
+        """Each finding with the example that stands for it, and 1 if it is unlike all of them."""
         examples = group.examples or {0: raw_finding(self.suspect(group))}
         example = examples[min(examples)]
         for place, (index, at) in enumerate(zip(group.indices, group.times, strict=True)):
@@ -355,7 +355,7 @@ class Ledger:
             if group.is_silent and place not in examples:
                 like = group.example_like(place)
             unlike = group.is_silent and bool(group.examples) and place not in examples and like is None
-            yield like or example, index, at, unlike
+            yield like or example, index, at, int(unlike)
 
 
 def shared_with(seen: RunOutcome) -> tuple[str, str] | None:

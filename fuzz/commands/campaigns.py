@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shutil import get_terminal_size
 
 from fuzz.campaign.configuration import Configuration, campaign_versions, generator_fingerprint
 from fuzz.campaign.devices import require_device, workers
@@ -21,6 +22,7 @@ from fuzz.corpus.known_issues import NAME, Issue
 from fuzz.corpus.known_issues import read_known_issues as read_known
 from fuzz.errors import ConfigurationError, StoreError
 from fuzz.report import json_output, tables
+from fuzz.report.screen import HEIGHT, MIN_WIDTH, WIDTH, campaign_screen
 from fuzz.safe_text import shell_command
 
 DEFAULT_SECONDS = 60.0
@@ -70,7 +72,7 @@ def report(options: argparse.Namespace) -> int:
 
     with _refusing_damaged_campaign(options.folder), Store.read(options.folder) as store:
         summary = summarize(store)
-        told, text = tables.campaign_table(summary), report_page(summary)
+        told, text = _in_words(summary, options.all), report_page(summary)
     say(told, people(options))
     file = options.out or options.folder / REPORT
     try:
@@ -150,10 +152,17 @@ def _run_campaign(
             store.file("", REPORT, report_page(summary))
     except StoreError as error:
         summary = replace(summary, troubles=[*summary.troubles, str(error)])
-    say(tables.campaign_table(summary), people(options))
+    say(_in_words(summary, all_=False), people(options))
     if options.json:
         say_object(json_output.campaign_json(summary))
     return status(summary)
+
+
+def _in_words(summary: Summary, all_: bool) -> str:
+    """A campaign on one screen, of the terminal's width if there is one, or all of it."""
+    if all_:
+        return tables.campaign_table(summary)
+    return campaign_screen(summary, max(MIN_WIDTH, get_terminal_size((WIDTH, HEIGHT)).columns))
 
 
 def status(summary: Summary) -> int:
