@@ -1,9 +1,9 @@
 """Investigations of the findings that are due, a few at a time, each in a thread of its own.
 
-What is silently wrong comes first, and may have all the workers. Where time bounds a campaign, the rest has
-half of them: a compiler that raises at every other program would else leave no time to run the others, among
-which the silent ones are. Nothing of this changes what an investigation gives, and where cases bound a
-campaign all that is due is done.
+The first example of what is silently wrong comes first, and may have all the workers. Where time bounds a
+campaign, the rest has half of them, silent examples before loud ones: a compiler that is wrong about every
+other program would else leave no time to run the others, among which the silent ones are. Nothing of this
+changes what an investigation gives, and where cases bound a campaign all that is due is done.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fuzz.campaign.investigate import Runner, investigate
 from fuzz.campaign.ledger import Group, GroupKey, Ledger, raw_finding
 from fuzz.campaign.records import Example
 
-# Of the time of all workers, as much as loud findings may take before the campaign's time is up.
-LOUD_SHARE = 0.5
+# Of the time of all workers, as much as all but the first silent examples may take until the time is up.
+REST_SHARE = 0.5
 # Of a campaign's time, as much as the reduction of one silent, and of one loud finding may take.
 SILENT_REDUCTION, LOUD_REDUCTION = 0.25, 0.125
 
@@ -31,6 +31,7 @@ class _Investigation:
 
     future: Future[Example]
     group: Group
+    is_urgent: bool
     since: float
     hurry: Event = field(default_factory=Event)
 
@@ -48,7 +49,7 @@ class Triage:
         budget: Budget,
         seconds: float | None = None,
     ) -> None:
-        """At most `at_once` investigations of silent findings run together, and as many of others.
+        """At most `at_once` first investigations of silent findings run together, and as many of others.
 
         `seconds` is the time that bounds the campaign, None if its cases do.
         """
@@ -59,7 +60,7 @@ class Triage:
         self._at_once = at_once
         self._seconds = seconds
         self._pending: dict[GroupKey, _Investigation] = {}
-        self._loud_seconds = 0.0
+        self._rest_seconds = 0.0
         self._threads = ThreadPoolExecutor(2 * at_once, thread_name_prefix="investigate")
         self.firsts_only = False
         self.hurried = False
@@ -72,8 +73,8 @@ class Triage:
         """
         for key in [key for key, work in self._pending.items() if work.future.done()]:
             work = self._pending.pop(key)
-            if not work.group.is_silent:
-                self._loud_seconds += elapsed - work.since
+            if not work.is_urgent:
+                self._rest_seconds += elapsed - work.since
             self._take_investigated(work)
         due = [
             group
@@ -103,15 +104,16 @@ class Triage:
         self._pending.clear()
 
     def _may_begin(self, group: Group, elapsed: float) -> bool:
-        beside = [work for work in self._pending.values() if work.group.is_silent == group.is_silent]
-        if group.is_silent or self._seconds is None:
+        urgent = _is_urgent(group)
+        beside = [work for work in self._pending.values() if work.is_urgent == urgent]
+        if urgent or self._seconds is None:
             return len(beside) < self._at_once
-        if any(work.group.is_silent for work in self._pending.values()) and self.firsts_only:
-            return False  # the time is up, and is theirs
         if self.firsts_only:
-            return len(beside) < self._at_once
-        spent = self._loud_seconds + sum(elapsed - work.since for work in beside)
-        return len(beside) < max(1, self._at_once // 2) and spent <= LOUD_SHARE * self._at_once * elapsed
+            # The time is up, and is theirs.
+            waiting = any(work.group.is_silent for work in self._pending.values()) and not group.is_silent
+            return not waiting and len(beside) < self._at_once
+        spent = self._rest_seconds + sum(elapsed - work.since for work in beside)
+        return len(beside) < max(1, self._at_once // 2) and spent <= REST_SHARE * self._at_once * elapsed
 
     def _begin(self, group: Group, elapsed: float) -> None:
         suspect = self._ledger.suspect(group)
@@ -129,7 +131,7 @@ class Triage:
             ahead=self.firsts_only and self._at_once > 1,
             hurried=hurry.is_set,
         )
-        self._pending[group.key] = _Investigation(future, group, elapsed, hurry)
+        self._pending[group.key] = _Investigation(future, group, _is_urgent(group), elapsed, hurry)
         future.add_done_callback(lambda _: self._runner.wake())
 
     def _take_investigated(self, work: _Investigation) -> None:
@@ -142,3 +144,7 @@ class Triage:
             example = raw_finding(self._ledger.suspect(work.group))
         work.group.take(example)
         self._keep(example)
+
+
+def _is_urgent(group: Group) -> bool:
+    return group.is_silent and not group.examples

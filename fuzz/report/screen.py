@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from tabulate import tabulate
@@ -28,7 +29,8 @@ WIDTH = 110
 MIN_WIDTH = 80
 _MOST_TARGETS = 5
 _FEWEST_ROWS = 5
-_MOST_PROGRAM = 20
+# So many warnings of one kind, each of so many lines.
+_MOST_WARNINGS, _MOST_LINES = 2, 3
 _DOES_IT_TOO = " does it too"
 _DOUBT = {"unreduced": "not reduced", "flaky": "FLAKY", "unconfirmed": "NOT CONFIRMED"}
 
@@ -40,7 +42,7 @@ def campaign_screen(summary: Summary, width: int = WIDTH, *, height: int = HEIGH
     """
     found = causes(summary)
     head = [*_work(summary), "", *_targets(summary), ""]
-    tail = _tail(summary, found)
+    tail = [*_tail(summary), *_warnings(summary, width), *_more(summary, found)]
     room = height - len(head) - len(tail) - 1
     program: list[str] = []
     body = ["No differences found."]
@@ -130,9 +132,12 @@ def _program(summary: Summary, cause: Cause, width: int) -> list[str]:
     place = f"The worst, case {best.first_case} on {cause.target}: "
     title = place + shorten_middle(best.name, max(width - len(place), 20))
     source = [f"    {line}" for line in render(best.example.program).splitlines() if line.strip()]
-    if _height(source, width) > _MOST_PROGRAM:
-        return [title, *_where(summary, cause)]
-    return [title, *map(one_line, source)]
+    _, script = summary.files.get((best.target, best.name), ("", ""))
+    return [
+        title,
+        *map(one_line, source),
+        *([f"{shell_command('python', script)} shows it"] if script else []),
+    ]
 
 
 def _height(lines: list[str], width: int) -> int:
@@ -147,8 +152,8 @@ def _where(summary: Summary, cause: Cause) -> list[str]:
     return [f"    {shell_command('aotfuzz', 'show', file)}"] if file else []
 
 
-def _tail(summary: Summary, found: list[Cause]) -> list[str]:
-    """One line each for what else there is to say, and the command that says all of it."""
+def _tail(summary: Summary) -> list[str]:
+    """One line each for what else is to be told of the cases."""
     lines = []
     if summary.below:
         by_control = Counter[str]()
@@ -175,16 +180,27 @@ def _tail(summary: Summary, found: list[Cause]) -> list[str]:
         lines.append(
             f"Known issues: {', '.join(f'{count} {state}' for state, count in states.most_common())}"
         )
-    lines += [f"Too much refused: {text}." for text in list(summary.reticent.values())[:2]]
-    if summary.interrupted:
-        lines.append("Not complete: this is what was found until then.")
-    lines += [f"Trouble: {(text.strip().splitlines() or [''])[-1]}" for text in summary.troubles[:2]]
-    if len(summary.troubles) > 2:
-        lines.append(f"and {len(summary.troubles) - 2} more troubles")
-    if summary.folder:
-        every = "every difference, program and reason" if found else "every reason"
-        lines.append(f"{shell_command('aotfuzz', 'report', '--all', summary.folder)} shows {every}")
     return lines
+
+
+def _warnings(summary: Summary, width: int) -> list[str]:
+    """What is wrong with the campaign itself, of each kind two at most, in full if they are short."""
+    texts = [f"Too much refused: {text}." for text in list(summary.reticent.values())[:_MOST_WARNINGS]]
+    if summary.interrupted:
+        texts.append("Not complete: this is what was found until then.")
+    last = [(text.strip().splitlines() or [""])[-1] for text in summary.troubles[:_MOST_WARNINGS]]
+    texts += [f"Trouble: {one_line(text)}" for text in last]
+    if len(summary.troubles) > _MOST_WARNINGS:
+        texts.append(f"and {len(summary.troubles) - _MOST_WARNINGS} more troubles")
+    return [line for text in texts for line in wrap(text, width, max_lines=_MOST_LINES, placeholder=" ...")]
+
+
+def _more(summary: Summary, found: list[Cause]) -> list[str]:
+    """The command that shows everything."""
+    if not summary.folder:
+        return []
+    every = "every difference, program and reason" if found else "every reason"
+    return [f"{shell_command('aotfuzz', 'report', '--all', summary.folder)} shows {every}"]
 
 
 def below_you(reason: str) -> bool:

@@ -103,7 +103,7 @@ def test_loud_ones_have_half_of_the_time(bench: Any) -> None:
     assert alone.advance(0.0) == [0]
     alone.release.set()
     alone.triage._threads.shutdown(wait=True)
-    alone.triage._loud_seconds = 60.0
+    alone.triage._rest_seconds = 60.0
     assert not alone.triage._may_begin(next(iter(alone.ledger.groups.values())), 100.0)
 
 
