@@ -42,7 +42,7 @@ def campaign_screen(summary: Summary, width: int = WIDTH, *, height: int = HEIGH
     """
     found = causes(summary)
     head = [*_work(summary), "", *_targets(summary), ""]
-    tail = [*_tail(summary), *_warnings(summary, width), *_more(summary, found)]
+    tail = [*_tail(summary, width), *_warnings(summary, width), *_more(summary, found)]
     room = height - len(head) - len(tail) - 1
     program: list[str] = []
     body = ["No differences found."]
@@ -152,7 +152,7 @@ def _where(summary: Summary, cause: Cause) -> list[str]:
     return [f"    {shell_command('aotfuzz', 'show', file)}"] if file else []
 
 
-def _tail(summary: Summary) -> list[str]:
+def _tail(summary: Summary, width: int) -> list[str]:
     """One line each for what else is to be told of the cases."""
     lines = []
     if summary.below:
@@ -171,7 +171,8 @@ def _tail(summary: Summary) -> list[str]:
     for word, reasons in (("Poisoned", poisons), ("Refused", refusals)):
         if reasons:
             said = ", ".join(f"{count} {why}" for why, count in reasons.most_common())
-            lines.append(f"{word}: {said}")
+            # What is most frequent stands first.
+            lines += wrap(one_line(f"{word}: {said}"), width, max_lines=1, placeholder=" ...")
     unlike = sum(bucket.unlike for bucket in summary.buckets)
     if unlike:
         lines.append(f"{_count(unlike, 'silent finding')} had no time to be looked at: run it longer")
