@@ -112,12 +112,15 @@ def _worth(bucket: Bucket, summary: Summary) -> tuple[int, int, int, int, int]:
     return bucket.severity, news, state, example.statements, bucket.first_case
 
 
-def _order(cause: Cause) -> tuple[int, int, int, int, int, int, str]:
+def _order(cause: Cause) -> tuple[bool, int, int, int, int, int, int, str]:
     best = cause.best
+    # None of the fresh workers has shown it: chance, or what another case left behind.
+    doubtful = best.example.state == "unconfirmed"
     sure = ("shown", "confirmed", "unreduced", "flaky", "unconfirmed").index(best.example.state)
     news = NEWS.index(cause.news)
     size = best.example.statements
-    return cause.severity, news, max(sure - 1, 0), -cause.count, size, best.first_case, cause.name
+    order = (cause.severity, news, max(sure - 1, 0), -cause.count, size, best.first_case, cause.name)
+    return doubtful, *order
 
 
 def _frame(message: str) -> str:

@@ -55,3 +55,10 @@ def test_of_equally_bad_ones_what_is_sure_and_frequent_comes_first() -> None:
     flaky = Found(wrong("values", "out", "out[1] at element 0"), SINE, "flaky")
     rows = causes(summary_of([flaky, Found(wrong(), DOUBLE_IN_PLACE), replace(flaky, state="unreduced")]))
     assert [row.best.example.state for row in rows] == ["shown", "unreduced", "flaky"]
+
+
+def test_what_no_fresh_worker_has_shown_comes_last() -> None:
+    hang = buckets.death("timeout", "30 s", "")
+    late = wrong("lifetime", "memory", "memory of a call")
+    rows = causes(summary_of([Found(hang, SINE, "unconfirmed", kind="timeout"), Found(late)]))
+    assert [row.severity for row in rows] == [Severity.BOOKKEEPING, Severity.HANG]
