@@ -87,6 +87,11 @@ class Triage:
                 self._begin(group, elapsed)
         return bool(self._pending or (due and not self.hurried))
 
+    @property
+    def has_silent(self) -> bool:
+        """Whether a silent finding is under investigation."""
+        return any(work.group.is_silent for work in self._pending.values())
+
     def hurry(self, *, loud_only: bool) -> None:
         """Have investigations end with what they have; but for `loud_only`, begin no more."""
         self.hurried = self.hurried or not loud_only
@@ -110,7 +115,7 @@ class Triage:
             return len(beside) < self._at_once
         if self.firsts_only:
             # The time is up, and is theirs.
-            waiting = any(work.group.is_silent for work in self._pending.values()) and not group.is_silent
+            waiting = self.has_silent and not group.is_silent
             return not waiting and len(beside) < self._at_once
         spent = self._rest_seconds + sum(elapsed - work.since for work in beside)
         return len(beside) < max(1, self._at_once // 2) and spent <= REST_SHARE * self._at_once * elapsed

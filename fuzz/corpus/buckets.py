@@ -213,8 +213,8 @@ def doubtful_bucket(state: str, signature: str, *, silent: bool, random: bool) -
 def doubtful_signature(bucket: str, state: str) -> str | None:
     """The signature of findings in a bucket of that state; None if it is no such bucket.
 
-    Where something is silently wrong beside it, that is still said: what explains the one does not explain the
-    other.
+    Where something is silently wrong beside it, that is still said: what explains the one does not explain
+    the other.
     """
     signature = bucket.removeprefix(f"{state}/")
     return None if signature == bucket else signature.removesuffix(_RANDOM)
