@@ -224,6 +224,9 @@ def _add_reports(commands: Any) -> None:
         "print a campaign or a comparison and write it as an HTML page",
     )
     report.add_argument("folder", type=Path, metavar="DIR")
+    report.add_argument(
+        "--all", action="store_true", help="every difference, program and reason, not one screen of them"
+    )
     report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
     _add_ci_formats(report, "every bucket")
     report.add_argument("--json", action="store_true", help=_JSON)

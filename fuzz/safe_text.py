@@ -38,6 +38,20 @@ def one_line(text: str) -> str:
     return escape_unprintable(text).replace("\n", r"\n").replace("\t", r"\t")
 
 
+def shorten_middle(text: str, width: int) -> str:
+    """Text on one line, cut to so many characters in its middle: what tells it apart may stand at its end.
+
+    >>> shorten_middle("values/out elements/alias + clone/a a~", 24)
+    'values/out ... one/a a~'
+    """
+    text = one_line(text)
+    if len(text) <= width:
+        return text
+    kept = max(width - 3, 0)
+    end = kept * 2 // 5
+    return text[: kept - end] + "..." + text[len(text) - end :]
+
+
 def shell_command(*words: str | Path) -> str:
     """A command line that a reader may copy: each word is one word of the shell, whatever is in it.
 

@@ -43,10 +43,10 @@ from fuzz.safe_text import shell_command
 from fuzz.targets.catalog import find_target
 
 LARGEST_LEASE = 256
-# After the time is up, the first finding of each signature may still be reduced for so much of that time, in
-# seconds and as a share.
+# After the time is up, the first finding of each group may still be reduced for so much of that time, in
+# seconds and as a share: silent ones first. From half of that on all come to their end with what they have.
 MOST_GRACE = 30.0
-GRACE = 0.15
+GRACE = 0.25
 # No new cases while so many wait for another run: they would only pile up.
 MOST_AGAIN = 64
 # Who kills a worker so is seldom the target: so often has it to happen before the target is blamed.
@@ -144,6 +144,7 @@ class Campaign:
                 self._store.keep,
                 at_once=max(1, self._configuration.jobs),
                 budget=budget,
+                seconds=self._configuration.seconds,
             )
             self._start = time.monotonic()
             try:
@@ -221,10 +222,14 @@ class Campaign:
         while not self._leave:
             elapsed = self._elapsed()
             late = end is not None and elapsed >= end
+            if late and not triage.firsts_only:
+                triage.hurry(loud_only=True)
             triage.firsts_only = late
+            if end is not None and elapsed >= end + grace / 2:
+                triage.hurry(loud_only=False)
             if not late:
                 self._issue_leases()
-            busy = triage.advance()
+            busy = triage.advance(elapsed)
             for event in pool.wait(0.2):
                 self._route_worker_event(event)
             sample = self._gauge.read(self._elapsed())
@@ -238,8 +243,10 @@ class Campaign:
                 self._watch(self._campaign_progress(late))
             if ledger.complete:
                 done = late or all(line.issued == configuration.cases for line in ledger.lines.values())
-                out_of_time = end is not None and elapsed >= end + grace
-                if done and (out_of_time or not (busy or triage.advance())):
+                # What is silently wrong may take as long again, to be seen once more when it is reduced.
+                patience = 2 * grace if triage.has_silent else grace
+                out_of_time = end is not None and elapsed >= end + patience
+                if done and (out_of_time or not (busy or triage.advance(elapsed))):
                     self._store.commit(self._elapsed())
                     return True
         return False

@@ -16,11 +16,12 @@ from typing import Any, Protocol, TypeVar
 
 from fuzz.campaign import repro_trial
 from fuzz.campaign.configuration import DEFAULT_BUDGET, Budget
-from fuzz.campaign.records import Example, RunOutcome, State, Suspect
+from fuzz.campaign.records import Example, RunOutcome, State, Suspect, doubtful_bucket
 from fuzz.campaign.workers import handlers
 from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job, Workers
 from fuzz.corpus import buckets
+from fuzz.corpus.severity import severity
 from fuzz.errors import PoolError
 from fuzz.execute.call import Result
 from fuzz.program.decode import Program
@@ -46,7 +47,13 @@ def run_of_event(event: Event) -> RunOutcome:
             signature = buckets.signature(result.findings) if result.outcome == "finding" else ""
             traits = tuple(value.get("traits", ()))
             return RunOutcome(
-                result.outcome, signature, result.findings, result.reason, seconds, traits=traits
+                result.outcome,
+                signature,
+                result.findings,
+                result.reason,
+                seconds,
+                traits=traits,
+                origin=result.origin,
             )
         case Death(_, _, kind, cause, stack, output, seconds):
             finding = buckets.death(kind, cause, stack)
@@ -160,18 +167,28 @@ def serve_pool_during(pool: Pool, work: Callable[[], T]) -> T:
         return future.result()
 
 
+def _never() -> bool:
+    return False
+
+
 def investigate(
-    suspect: Suspect, runner: ProgramRunner, budget: Budget = DEFAULT_BUDGET, *, ahead: bool = False
+    suspect: Suspect,
+    runner: ProgramRunner,
+    budget: Budget = DEFAULT_BUDGET,
+    *,
+    ahead: bool = False,
+    hurried: Callable[[], bool] = _never,
 ) -> Example:
     """Confirm, reduce and describe one finding. Whatever fails on the way, the finding itself is kept.
 
-    With `ahead`, for a pool that has nothing else to do, its workers run what may be asked for next.
+    With `ahead`, for a pool that has nothing else to do, its workers run what may be asked for next. Once
+    `hurried` says so, the smallest program so far is the result.
     """
     signature = suspect.seen.signature
     again = runner.run(suspect.program, suspect.target, fresh=True)
     if again.signature != signature:
         return _doubtful_finding(suspect, [again], runner, evaluations=0)
-    predicate, begin, spent = _is_interesting_to_investigation(suspect, runner, budget)
+    predicate, begin, spent = _is_interesting_to_investigation(suspect, runner, budget, hurried)
     try:
         smaller = reduce(
             suspect.program, predicate, budget=budget.evaluations, ahead=begin if ahead else None
@@ -186,30 +203,34 @@ def investigate(
 
 
 def _is_interesting_to_investigation(
-    suspect: Suspect, runner: ProgramRunner, budget: Budget
+    suspect: Suspect, runner: ProgramRunner, budget: Budget, hurried: Callable[[], bool]
 ) -> tuple[Callable[[Program], bool], Callable[[Program], None], Callable[[], int]]:
-    """The reducer's predicate (the same signature, within the budget of time), how a call of it is begun, and
-    a count of its calls."""
+    """The reducer's predicate, how a call of it is begun, and a count of its calls.
+
+    A program is interesting if it has the same signature, is no less severe, and is within the budget of
+    time.
+    """
     calls = 0
     seconds = 0.0
     hangs = suspect.seen.kind == "timeout"
+    worst = severity(suspect.seen.findings)
     limit = min(runner.limit, budget.hang_limit) if hangs else runner.limit
 
     def interesting(program: Program) -> bool:
         nonlocal calls, seconds
-        if seconds > budget.seconds:
+        if seconds > budget.seconds or hurried():
             return False
         calls += 1
         seen = runner.run(program, suspect.target, limit=limit)
         seconds += seen.seconds
-        same = seen.signature == suspect.seen.signature
+        same = seen.signature == suspect.seen.signature and severity(seen.findings) <= worst
         if same and seen.kind:
             # The target's observation includes what eager does: a program that kills eager shows nothing.
             return runner.run(program, EAGER, limit=limit).outcome == "agree"
         return same
 
     def begin(program: Program) -> None:
-        if seconds <= budget.seconds:
+        if seconds <= budget.seconds and not hurried():
             runner.begin(program, suspect.target, limit=limit)
 
     return interesting, begin, lambda: calls
@@ -252,7 +273,7 @@ def _doubtful_finding(
     text = repro_script.repro_script(
         suspect.program, suspect.target, buckets.primary_finding(suspect.seen.findings)
     )
-    bucket = f"{state}/{suspect.seen.signature}"
+    bucket = doubtful_bucket(state, suspect)
     return Example(suspect, suspect.program, suspect.seen, bucket, text, state, evaluations, tuple(replays))
 
 

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fuzz.corpus import buckets
 from fuzz.corpus.case_file import finding_from_json, finding_to_json
+from fuzz.corpus.severity import draws, severity, severity_of_signature
 from fuzz.program.decode import Program, from_json, to_json
 from oracles import Finding
 
@@ -25,7 +27,8 @@ class RunOutcome:
 
     `signature` is "" unless there is a finding. A dead worker is a finding too: `kind` is then "crash" or
     "timeout" and `stack` the Python stack at that moment, and otherwise they are empty. `traits` are the
-    program's, where they were asked for.
+    program's, where they were asked for. `origin` is the target's function that raised what was found, if it
+    is known: earlier versions did not keep it.
     """
 
     outcome: str
@@ -36,6 +39,7 @@ class RunOutcome:
     kind: str = ""
     stack: str = ""
     traits: tuple[str, ...] = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,13 @@ class Example:
         return len(self.program.statements)
 
 
+def doubtful_bucket(state: State, suspect: Suspect) -> str:
+    """The bucket of a finding that is not reduced, or not seen again."""
+    signature, worst = suspect.seen.signature, severity(suspect.seen.findings)
+    beside = worst.is_silent and not severity_of_signature(signature).is_silent
+    return buckets.doubtful_bucket(state, signature, silent=beside, random=draws(suspect.program))
+
+
 def run_to_json(seen: RunOutcome) -> dict[str, Any]:
     """A run as plain data, without the traits (they are counted, not kept)."""
     return {
@@ -83,6 +94,7 @@ def run_to_json(seen: RunOutcome) -> dict[str, Any]:
         "seconds": seen.seconds,
         "kind": seen.kind,
         "stack": seen.stack,
+        "origin": seen.origin,
     }
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fuzz.campaign.configuration import Configuration
-from fuzz.campaign.ledger import Bucket, Ledger, Tally
+from fuzz.campaign.ledger import Below, Bucket, Ledger, Tally
 from fuzz.campaign.memory_gauge import Growth, Sample, memory_growth
 from fuzz.campaign.records import Suspect
 from fuzz.campaign.refusal_rate import excessive_refusals
@@ -21,6 +22,7 @@ from fuzz.campaign.store import Store
 from fuzz.campaign.workers import handlers
 from fuzz.corpus import case_file
 from fuzz.corpus.known_issues import IssueStatus
+from fuzz.corpus.recorded_cases import RecordedCase, find_recorded_case
 
 # How many stretches of time the course of a campaign is drawn with.
 STRETCHES = 60
@@ -53,10 +55,11 @@ class Coverage:
 class Summary:
     """A campaign. `troubles` are mistakes of the fuzzer itself, as tracebacks.
 
-    `files` has for each target and bucket the corpus file and the script; `known` what became of the known
-    issues; `sessions` when it ran, and whether each ended by itself; `memory` how much the driver and
-    the largest worker had; `excessive_refusals` what is to be said of targets that decline more than they
-    may.
+    `files` has for each target and bucket the corpus file and the script, `recorded` the recorded case that
+    explains it, if there is one; `below` what the layers below the targets do wrong as well; `folder` is
+    where the campaign is, "" if it is in memory; `known` what became of the known issues; `sessions` when it
+    ran, and whether each ended by itself; `memory` how much the driver and the largest worker had;
+    `excessive_refusals` what is to be said of targets that decline more than they may.
     """
 
     configuration: Configuration
@@ -66,6 +69,7 @@ class Summary:
     seconds: float
     tallies: dict[str, Tally]
     buckets: list[Bucket]
+    below: list[Below]
     files: dict[tuple[str, str], tuple[str, str]]
     known: tuple[IssueStatus, ...]
     coverage: Coverage
@@ -74,6 +78,8 @@ class Summary:
     interrupted: bool
     troubles: list[str]
     reticent: Mapping[str, str]
+    recorded: Mapping[tuple[str, str], RecordedCase]
+    folder: str
 
     def total(self, name: str) -> int:
         """A count over all targets."""
@@ -85,6 +91,10 @@ class Summary:
             if standing.covers(bucket.target, bucket.name, bucket.example.program):
                 return standing
         return None
+
+    def record(self, bucket: Bucket) -> RecordedCase | None:
+        """The recorded case that explains a bucket, None if there is none."""
+        return self.recorded.get((bucket.target, bucket.name))
 
     @property
     def new(self) -> list[Bucket]:
@@ -128,6 +138,7 @@ def summarize(
         seconds=store.elapsed,
         tallies=books_.tallies,
         buckets=found,
+        below=books_.below(),
         files=_bucket_files(store, found),
         known=tuple(IssueStatus.from_json(entry) for entry in store.get("known")),
         coverage=Coverage(store.traits(), store.pairs()),
@@ -136,6 +147,8 @@ def summarize(
         interrupted=interrupted or store.get("ended") != "complete",
         troubles=[*store.get("troubles", []), *troubles],
         reticent=excessive_refusals(books_.tallies, store.get("refuses", {})),
+        recorded=_recorded_cases(store),
+        folder="" if store.folder is None else str(store.folder),
     )
 
 
@@ -174,14 +187,17 @@ def write_files(store: Store, found: list[Bucket]) -> None:
 
 
 def bucket_file_names(found: list[Bucket]) -> list[str]:
-    """The names of their files: buckets that differ may have one name when they are made file names."""
+    """The names of their files: buckets that differ may have one name when they are made file names.
+
+    The order of the buckets does not count.
+    """
     names: Counter[str] = Counter()
-    given = []
-    for bucket in found:
+    given: dict[tuple[str, str], str] = {}
+    for bucket in sorted(found, key=lambda bucket: (bucket.target, bucket.first_case, bucket.name)):
         name = case_file.case_slug(bucket.name, bucket.target)
         names[name] += 1
-        given.append(name if names[name] == 1 else f"{name}-{names[name]}")
-    return given
+        given[bucket.target, bucket.name] = name if names[name] == 1 else f"{name}-{names[name]}"
+    return [given[bucket.target, bucket.name] for bucket in found]
 
 
 def _bucket_files(store: Store, found: list[Bucket]) -> dict[tuple[str, str], tuple[str, str]]:
@@ -193,6 +209,35 @@ def _bucket_files(store: Store, found: list[Bucket]) -> dict[tuple[str, str], tu
         if case.is_file() and script.is_file():
             files[bucket.target, bucket.name] = (str(case), str(script))
     return files
+
+
+def find_recorded_cases(
+    found: list[Bucket], cases: Mapping[Path, case_file.Case], torch_version: str
+) -> dict[tuple[str, str], RecordedCase]:
+    """For each target and bucket the recorded case that explains it. What is not reduced is not looked at."""
+    explained = {}
+    for bucket in found:
+        example = bucket.example
+        if example.state in ("shown", "confirmed"):
+            findings, program = example.seen.findings, example.program
+            case = find_recorded_case(
+                cases.items(), bucket.target, torch_version, bucket.name, findings, program
+            )
+            if case is not None:
+                explained[bucket.target, bucket.name] = case
+    return explained
+
+
+def store_recorded_cases(store: Store, recorded: Mapping[tuple[str, str], RecordedCase]) -> None:
+    """Write which recorded cases explain the buckets, for later reports; StoreError if that fails."""
+    rows = [[target, bucket, case.to_json()] for (target, bucket), case in recorded.items()]
+    store.set("recorded", rows, store.elapsed)
+
+
+def _recorded_cases(store: Store) -> dict[tuple[str, str], RecordedCase]:
+    return {
+        (target, bucket): RecordedCase.from_json(case) for target, bucket, case in store.get("recorded", [])
+    }
 
 
 def _campaign_course(store: Store, found: list[Bucket], samples: list[Sample]) -> tuple[Stretch, ...]:

@@ -9,18 +9,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shutil import get_terminal_size
 
 from fuzz.campaign.configuration import Configuration, campaign_versions, generator_fingerprint
 from fuzz.campaign.devices import require_device, workers
 from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.store import Store
-from fuzz.campaign.summary import Summary, summarize
+from fuzz.campaign.summary import Summary, find_recorded_cases, store_recorded_cases, summarize
 from fuzz.campaign.torch_pair.folder import is_comparison
 from fuzz.commands.output import FINDINGS, GONE, NOTHING_NEW, WRONG, people, say, say_object
+from fuzz.corpus.collection import Collection
 from fuzz.corpus.known_issues import NAME, Issue
 from fuzz.corpus.known_issues import read_known_issues as read_known
 from fuzz.errors import ConfigurationError, StoreError
 from fuzz.report import json_output, tables
+from fuzz.report.screen import HEIGHT, MIN_WIDTH, WIDTH, campaign_screen
+from fuzz.safe_text import shell_command
 
 DEFAULT_SECONDS = 60.0
 REPORT = "report.html"
@@ -73,7 +77,7 @@ def report(options: argparse.Namespace) -> int:
 
     with _refusing_damaged_campaign(options.folder), Store.read(options.folder) as store:
         summary = summarize(store)
-        told, text = tables.campaign_table(summary), report_page(summary)
+        told, text = _in_words(summary, options.all), report_page(summary)
     say(told, people(options))
     file = options.out or options.folder / REPORT
     try:
@@ -153,7 +157,7 @@ def _run_campaign(
     configuration: Configuration,
     store: Store,
     issues: tuple[Issue, ...],
-    cases: Path,
+    cases: Path | None,
 ) -> int:
     from fuzz.campaign.driver import Campaign
     from fuzz.campaign.progress import progress_shown
@@ -165,14 +169,22 @@ def _run_campaign(
         summary = campaign.run()
     try:
         summary = _with_standings(store, summary, issues, cases)
+        summary = _with_recorded_cases(store, summary, cases)
         if store.folder is not None:
             store.file("", REPORT, report_page(summary))
     except StoreError as error:
         summary = replace(summary, troubles=[*summary.troubles, str(error)])
-    say(tables.campaign_table(summary), people(options))
+    say(_in_words(summary, all_=False), people(options))
     if options.json:
         say_object(json_output.campaign_json(summary))
     return status(summary)
+
+
+def _in_words(summary: Summary, all_: bool) -> str:
+    """A campaign on one screen, of the terminal's width if there is one, or all of it."""
+    if all_:
+        return tables.campaign_table(summary)
+    return campaign_screen(summary, max(MIN_WIDTH, get_terminal_size((WIDTH, HEIGHT)).columns))
 
 
 def status(summary: Summary) -> int:
@@ -184,7 +196,7 @@ def status(summary: Summary) -> int:
     return GONE if summary.gone else NOTHING_NEW
 
 
-def _with_standings(store: Store, summary: Summary, issues: tuple[Issue, ...], cases: Path) -> Summary:
+def _with_standings(store: Store, summary: Summary, issues: tuple[Issue, ...], cases: Path | None) -> Summary:
     from fuzz.campaign.known_issue_status import known_issue_standings, unchecked_standings
 
     targets, torch_version = summary.configuration.targets, summary.versions["torch"]
@@ -192,19 +204,35 @@ def _with_standings(store: Store, summary: Summary, issues: tuple[Issue, ...], c
         known = unchecked_standings(issues, targets, torch_version)
     else:
         known = known_issue_standings(
-            issues, cases, targets, torch_version, jobs_at_once=summary.configuration.jobs
+            issues, cases or Path(), targets, torch_version, jobs_at_once=summary.configuration.jobs
         )
     store.set("known", [standing.to_json() for standing in known], store.elapsed)
     return replace(summary, known=known)
 
 
-def _known_issues_of_options(name: str | None) -> tuple[tuple[Issue, ...], Path]:
-    """The known issues that count, and the folder with their cases."""
+def _with_recorded_cases(store: Store, summary: Summary, cases: Path | None) -> Summary:
+    """The summary with what recorded cases explain; files that cannot be read explain nothing."""
+    collection = None if cases is None or not summary.buckets else Collection.load(cases)
+    if collection is None:
+        return summary
+    if collection.errors:
+        say(
+            f"{len(collection.errors)} recorded cases in {cases} cannot be read, and explain nothing: "
+            f"{shell_command('aotfuzz', 'corpus', 'check', '--corpus', cases or '')}",
+            sys.stderr,
+        )
+    recorded = find_recorded_cases(summary.buckets, collection.cases, summary.versions["torch"])
+    store_recorded_cases(store, recorded)
+    return replace(summary, recorded=recorded)
+
+
+def _known_issues_of_options(name: str | None) -> tuple[tuple[Issue, ...], Path | None]:
+    """The known issues that count, and the folder of the recorded cases; None if none counts."""
     if name == "none":
-        return (), Path()
+        return (), None
     file = Path("corpus") / NAME if name is None else Path(name)
     if name is None and not file.exists():
-        return (), Path()
+        return (), file.parent if file.parent.is_dir() else None
     return read_known(file), file.parent
 
 

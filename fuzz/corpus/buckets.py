@@ -64,6 +64,9 @@ PRECEDENCE = (
     "threads",
     "refusals",
 )
+NO_EXCEPTION = "no exception"
+"""The side of a finding that returns, where the other one raises."""
+_SILENT, _RANDOM = "/silent", "/random"
 _PATH = re.compile(r"\b(arg|out|tensor|leaf)((?:\[[^\]]*\])*)")
 _ITEM = re.compile(r"(?<=\bstate)((?:\.\w+)*)\S*")
 _ROOTS = re.compile(r",? (from|starting at) .*")
@@ -118,19 +121,22 @@ def ingredients(program: Program) -> str:
 
 def _bucket_scenario(scenario: Scenario) -> str:
     """What is not as usual about a call, and what is done after it: " no-grad, write a, backward double"."""
-    words = [*([] if scenario.grad else [" no-grad"]), *([" two threads"] if scenario.threads else [])]
-    words += [] if scenario.autocast is None else [" autocast"]
-    words += [*([" swapped"] if scenario.swapped else []), *([" marked"] if scenario.marked else [])]
+    return ",".join(f" {words}" for words in scenario_words(scenario))
+
+
+def scenario_words(scenario: Scenario) -> list[str]:
+    """The same as a list, in the order of the call."""
+    words = [*([] if scenario.grad else ["no-grad"]), *(["two threads"] if scenario.threads else [])]
+    words += [] if scenario.autocast is None else ["autocast"]
+    words += [*(["swapped"] if scenario.swapped else []), *(["marked"] if scenario.marked else [])]
     for step in scenario.steps:
         if isinstance(step, Write):
-            words.append(" write argument" if step.name[0] == "a" else " write result")
+            words.append("write argument" if step.name[0] == "a" else "write result")
         elif isinstance(step, Require):
-            words.append(" require argument" if step.name[0] == "a" else " require result")
+            words.append("require argument" if step.name[0] == "a" else "require result")
         else:
-            words.append(
-                f" {step.how}{' kept' if step.retain else ''}{'' if step.roots is None else ' part'}"
-            )
-    return ",".join(words)
+            words.append(f"{step.how}{' kept' if step.retain else ''}{'' if step.roots is None else ' part'}")
+    return words
 
 
 def operators(program: Program) -> str:
@@ -138,8 +144,13 @@ def operators(program: Program) -> str:
 
     Two additions and an `expand` are `2 pointwise + expand`.
     """
-    counts = Counter(_operator(statement, program.blocks) for statement in program.statements)
+    counts = operator_counts(program)
     return " + ".join(name if count == 1 else f"{count} {name}" for name, count in sorted(counts.items()))
+
+
+def operator_counts(program: Program) -> Counter[str]:
+    """The operators of a program as its bucket names them, each with the blocks that it stands in."""
+    return Counter(_operator(statement, program.blocks) for statement in program.statements)
 
 
 def bucket_arguments(program: Program) -> str:
@@ -175,23 +186,44 @@ def death(kind: Literal["crash", "timeout"], cause: str, stack: str) -> Finding:
     where = _frame(stack)
     target = f"crash, {cause}" if kind == "crash" else "timeout"
     message = f"the target {how} ({cause}{f', in {where}' if where else ''}); eager returns"
-    return Finding("errors", "call", "no exception", target, message)
+    return Finding("errors", "call", NO_EXCEPTION, target, message)
 
 
 def _bucket_exceptions(finding: Finding) -> str:
     """The side that did raise, or both: "RuntimeError a view of a leaf"."""
     eager, target = finding.eager, finding.target
-    if eager == "no exception":
-        return _gist(target)
-    if target == "no exception":
-        return f"nothing instead of {_gist(eager)}"
-    return f"{_gist(target)} instead of {eager.split(':')[0]}"
+    if eager == NO_EXCEPTION:
+        return gist_of(target)
+    if target == NO_EXCEPTION:
+        return f"nothing instead of {gist_of(eager)}"
+    return f"{gist_of(target)} instead of {eager.split(':')[0]}"
 
 
-def _gist(text: str) -> str:
+def doubtful_bucket(state: str, signature: str, *, silent: bool, random: bool) -> str:
+    """The name of findings that are not reduced, or not seen again: their state and signature.
+
+    What is silently wrong beside something loud, and what draws random numbers, stands apart.
+
+    >>> doubtful_bucket("flaky", "values/out elements", silent=False, random=True)
+    'flaky/values/out elements/random'
+    """
+    return f"{state}/{signature}{_SILENT if silent else ''}{_RANDOM if random else ''}"
+
+
+def doubtful_signature(bucket: str, state: str) -> str | None:
+    """The signature of findings in a bucket of that state; None if it is no such bucket.
+
+    Where something is silently wrong beside it, that is still said: what explains the one does not explain
+    the other.
+    """
+    signature = bucket.removeprefix(f"{state}/")
+    return None if signature == bucket else signature.removesuffix(_RANDOM)
+
+
+def gist_of(text: str) -> str:
     """An exception's type and the first words of its message, without what changes from case to case.
 
-    >>> _gist("RuntimeError: size 3 of 'x' (a view) must match")
+    >>> gist_of("RuntimeError: size 3 of 'x' (a view) must match")
     'RuntimeError size of must match'
     """
     return " ".join(words_of(text))

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fuzz import torch_versions
+from fuzz.corpus import buckets
 from fuzz.corpus.case_file import AGREES, DIFFERS, MAX_BYTES, STATES
 from fuzz.errors import CorpusError
 from fuzz.patterns import matches
@@ -38,7 +39,6 @@ MOST = 1000
 MOST_TEXT = 500
 _TEXTS = ("title", "torch", "expected", "case", "signature")
 _LISTS = ("targets", "operators", "buckets")
-_UNREDUCED = "unreduced/"
 
 State = Literal["reproduces", "gone", "unchecked", "elsewhere", "fixed", "back"]
 
@@ -74,8 +74,8 @@ class Issue:
         if not self.signature:
             return False
         # A bucket's first two parts are its signature; one that nobody reduced has no others.
-        signature = bucket.removeprefix(_UNREDUCED)
-        if signature == bucket:
+        signature = buckets.doubtful_signature(bucket, "unreduced")
+        if signature is None:
             signature = "/".join(bucket.split("/")[:2])
         used = {statement.operator for statement in program.statements}
         return matches(self.signature, signature) and used.issuperset(self.operators)

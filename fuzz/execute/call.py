@@ -19,13 +19,16 @@ from typing import Any, Literal
 import torch
 
 from fuzz.corpus import case_file
+from fuzz.corpus.severity import worst_finding
 from fuzz.execute.process_state import Builtins, Change, ProcessState, recursion_limit_lowered
 from fuzz.ir.nodes import Scenario
 from fuzz.program.printer import Make
 from fuzz.targets.target import Function, Target
 from oracles import Arguments, Finding, Observation, Outcome, Refusal, Step, as_on_cpu, judge, observe
+from oracles.comparison.context import outcome
 from oracles.object_names import encodable, message_of
 from oracles.observation.ambient import record_ambient
+from oracles.observation.exception_origin import exception_origin
 from oracles.observation.operation_mode import OperationMode
 from oracles.rerun.dense_operands import DenseOperands
 from oracles.rerun.random_rounding import RandomRounding
@@ -53,7 +56,8 @@ class Result:
     """What became of one case: plain data, the same on every run save for `seconds`.
 
     `reason` is the refusal's name for "refused", why the case proves nothing for "poisoned", the first
-    finding's message for "finding". `seconds` is the wall time of the case. `intact` is whether another case
+    finding's message for "finding". `origin` is the function of the target that raised what was found, if it
+    is known. `seconds` is the wall time of the case. `intact` is whether another case
     may run in this process, and `comparable` whether a later call of this case finds what it finds in eager.
     """
 
@@ -63,6 +67,7 @@ class Result:
     seconds: float = 0.0
     intact: bool = True
     comparable: bool = True
+    origin: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, for a worker's pipe; without what concerns the worker alone."""
@@ -71,13 +76,14 @@ class Result:
             "findings": [case_file.finding_to_json(finding) for finding in self.findings],
             "reason": self.reason,
             "seconds": self.seconds,
+            "origin": self.origin,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Result:
         """The result that `to_json` gave."""
         findings = tuple(case_file.finding_from_json(finding) for finding in data["findings"])
-        return cls(data["outcome"], findings, data["reason"], data["seconds"])
+        return cls(data["outcome"], findings, data["reason"], data["seconds"], origin=data.get("origin", ""))
 
 
 Twin = tuple[Function, Make, object]
@@ -122,7 +128,8 @@ def _observer_failure(error: BaseException) -> Result:
     said = _in_short(error)
     message = f"after the call: {here} in eager, {said} in the target"
     finding = Finding("errors", "after the call", here, said, message)
-    return Result("finding", (finding,), str(finding), intact=False)
+    origin = exception_origin(error.__traceback__)
+    return Result("finding", (finding,), str(finding), intact=False, origin=origin)
 
 
 def _process_change_after_call(left: Sequence[Change]) -> Result:
@@ -209,8 +216,11 @@ def judge_call(
     exact = compiled.target.exact and not elsewhere
     verdicts = [judge(eager, seen, *further, exact=exact) for seen in observations]
     for seen, verdict in zip(observations, verdicts, strict=True):
-        if verdict.outcome is Outcome.FINDING and not (seen.refused and compiled.target.in_pieces):
-            return Result("finding", verdict.findings, verdict.reason, intact=intact)
+        # (Of a call that returned, and whose backward is refused, all but that backward counts.)
+        in_part = compiled.target.in_pieces and seen.refused is not None and seen.raised is not None
+        if verdict.outcome is Outcome.FINDING and not in_part:
+            origin = _origin(seen, verdict.findings)
+            return Result("finding", verdict.findings, verdict.reason, intact=intact, origin=origin)
     once = len(observations)
     if compiled.target.once and runs > once:
         what = "one call" if once == 1 else "two calls at once"
@@ -392,6 +402,14 @@ def _raised(seen: Observation) -> bool:
     """Whether anything of the target's has ended in an exception."""
     runs = (seen, *seen.gradients, *seen.steps, *seen.later_gradients)
     return any(run.raised is not None for run in runs)
+
+
+def _origin(seen: Observation, findings: Sequence[Finding]) -> str:
+    """The function that raised what the worst finding tells of; "" where it tells of no exception."""
+    said = worst_finding(findings).target
+    runs = (seen, *seen.gradients, *seen.steps, *seen.later_writes, *seen.later_gradients)
+    ends = (run.raised for run in runs if run.raised is not None)
+    return next((raised.origin for raised in ends if outcome(raised) == said), "")
 
 
 @contextmanager

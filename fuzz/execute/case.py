@@ -65,6 +65,9 @@ from oracles import (
     Step,
 )
 
+DOES_IT_TOO = " does it too: "
+"""Stands between the name of a control and what both do, in the reason of a case that proves nothing."""
+
 
 def execute(program: Program, target: Target, *, first: bool = False) -> Result:
     """Run one case. Whatever the target raises is a finding or a refusal, never an exception from here.
@@ -249,7 +252,7 @@ def shared_difference(other: str, what: str) -> str:
     >>> shared_difference("eager", "timeout")
     'eager does it too: timeout'
     """
-    return f"{other} does it too: {what}"
+    return f"{other}{DOES_IT_TOO}{what}"
 
 
 def _compare_case_with(
@@ -354,7 +357,7 @@ def _findings_of_later_call(clause: Literal["repeat", "threads"], result: Result
         )
         for finding in result.findings
     )
-    return Result("finding", findings, str(findings[0]))
+    return Result("finding", findings, str(findings[0]), origin=result.origin)
 
 
 _TELLING: tuple[OutcomeName, ...] = ("refused", "poisoned", "agree")

@@ -1,7 +1,7 @@
 """A campaign as one HTML page that needs nothing else: no network, no script, no other file.
 
 It can be read in light and dark, on a narrow screen and on paper. Everything that a program or a target made
-up is escaped. Sources and scripts are shown up to MOST_TEXT characters in all, news and small ones first; the
+up is escaped. Sources and scripts are shown up to MOST_TEXT characters in all, news and the worst first; the
 page says how many buckets have theirs in the campaign's folder only.
 """
 
@@ -19,13 +19,16 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.memory_gauge import MIB
 from fuzz.campaign.progress import duration_in_words
-from fuzz.corpus import buckets
 from fuzz.corpus.known_issues import IssueStatus
+from fuzz.corpus.recorded_cases import RecordedCase
 from fuzz.features.program_features import FEATURES
 from fuzz.features.traits import OPERATOR, TRAITS
 from fuzz.operators import OPERATORS
 from fuzz.program.printer import render
 from fuzz.report import charts
+from fuzz.report.causes import Cause, causes
+from fuzz.report.headline import headline
+from fuzz.report.screen import below_you
 from fuzz.safe_text import escape_unprintable, shell_command
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ class _Entry:
     standing: IssueStatus | None
     findings: Sequence[Any]
     message: str
+    headline: str
+    record: RecordedCase | None
     files: tuple[str, str] | None
     source: str
     script: str
@@ -59,7 +64,7 @@ class _Entry:
 
 def report_page(summary: Summary) -> str:
     """The text of the page."""
-    entries = _bucket_entries_html(summary)
+    entries = _bucket_entries_html(summary, causes(summary))
     coverage = summary.coverage
     groups = _traits_html(summary)
     order = {name: place for place, name in enumerate(TRAITS)}
@@ -70,6 +75,7 @@ def report_page(summary: Summary) -> str:
         summary=summary,
         new=[entry for entry in entries if entry.standing is None],
         known=[entry for entry in entries if entry.standing is not None],
+        below_you=below_you,
         hidden=sum(not entry.source for entry in entries),
         duration=duration_in_words(summary.seconds),
         command=rerun_command(summary),
@@ -104,12 +110,12 @@ def rerun_command(summary: Summary) -> str:
     return shell_command(*words)
 
 
-def _bucket_entries_html(summary: Summary) -> list[_Entry]:
-    def worth(bucket: Bucket) -> tuple[bool, int, int]:
-        return summary.standing(bucket) is not None, bucket.example.statements, bucket.first_case
-
+def _bucket_entries_html(summary: Summary, found: Sequence[Cause]) -> list[_Entry]:
+    """Each bucket: news before what is known, and the worst of these first."""
     entries, room = [], MOST_TEXT
-    for number, bucket in enumerate(sorted(summary.buckets, key=worth)):
+    ordered = [bucket for cause in found for bucket in cause.buckets]
+    ordered.sort(key=lambda bucket: summary.standing(bucket) is not None)
+    for number, bucket in enumerate(ordered):
         example = bucket.example
         source, script = render(example.program).rstrip(), example.script.rstrip()
         room -= len(source) + len(script)
@@ -122,7 +128,9 @@ def _bucket_entries_html(summary: Summary) -> list[_Entry]:
                 state=BUCKET_STATES[example.state],
                 standing=summary.standing(bucket),
                 findings=example.seen.findings[:8],
-                message=buckets.primary_finding(example.seen.findings).message,
+                message=bucket.finding.message,
+                headline=headline(bucket.finding, example.program),
+                record=summary.record(bucket),
                 files=summary.files.get((bucket.target, bucket.name)),
                 source=source,
                 script=script,

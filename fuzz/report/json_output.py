@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fuzz.corpus import buckets
 from fuzz.errors import CorpusError
+from fuzz.report.causes import Cause, causes
+from fuzz.report.headline import headline
 
 if TYPE_CHECKING:
     from fuzz.campaign.ledger import Bucket, Tally
@@ -19,25 +21,46 @@ if TYPE_CHECKING:
 def campaign_json(summary: Summary) -> dict[str, Any]:
     """The object that `aotfuzz run --json` prints.
 
-    `cases`, `agree`, `poisoned`, `refused`, `findings`, `crashes` and `timeouts` count pairs of a program and
-    a target; crashes and timeouts are among the findings. `poisons` and `refusals` count the poisoned and the
-    refused ones by reason (see `ledger.Tally`), `targets` has all counts by target, with `poisons` and
-    `refusals` of its own, `reticent` has a sentence for each target that declines more than it may,
+    `cases`, `agree`, `poisoned`, `refused`, `findings`, `crashes` and `timeouts` count pairs of a program
+    and a target; crashes and timeouts are among the findings. `poisons` and `refusals` count the poisoned
+    and the refused ones by reason (see `ledger.Tally`), `targets` has all counts by target, with `poisons`
+    and `refusals` of its own, `reticent` has a sentence for each target that declines more than it may,
     `troubles` the fuzzer's own mistakes. Each of `buckets` has `bucket`, `target`, `clause`, `count`,
-    `statements` (of the reduced program), `first_case`, `first_seconds`, `repro` and `corpus_file` (paths, or
-    null without a folder), `state`, `evaluations` and `replays` (see `records.Example`), `message`, and
-    `known` (the title of the known issue that it is, else null). `new` counts the buckets that are no known
-    issue; `memory` has for the driver and the largest worker the bytes when warm and at the end; `known` has
-    each known issue on each target with its `state`.
+    `statements` (of the reduced program), `first_case`, `first_seconds`, `repro` and `corpus_file` (paths,
+    or null without a folder), `state`, `evaluations` and `replays` (see `records.Example`), `message`, and
+    `known` (the title of the known issue that it is, else null); then `severity` (`corpus.severity`),
+    `headline`, `cause` (the name of one of `causes`), `origin` (the function that raised, or ""), `unlike`
+    (the findings counted here whose programs lack an operator of its own) and `recorded` (the `file`,
+    `issue` and `note` of the recorded case that explains it, else null). They are in the order of `causes`,
+    worst first. Each of these has `cause`, `target`, `severity`, `headline`, `news` ("NEW", "recorded" or
+    "known"), `issue`, `file`, `origin`, `count` and `buckets` (their names, the one that shows it best
+    first). `below` has what layers below the targets do wrong as well: `control`, `signature`, `severity`,
+    `cases`, `first_case` and `targets`. `new` counts the buckets that are no known issue, `recorded` those
+    of them that a recorded case explains; `memory` has for the driver and the largest worker the bytes when
+    warm and at the end; `known` has each known issue on each target with its `state`.
     """
     cases = summary.total("cases")
+    found = causes(summary)
     counts = ("agree", "poisoned", "refused", "findings", "crashes", "timeouts")
     return {
         "cases": cases,
         **{name: summary.total(name) for name in counts},
         **_reasons_json(summary.tallies.values()),
-        "buckets": _buckets_json(summary),
+        "buckets": _buckets_json(summary, found),
+        "causes": [_cause_json(cause) for cause in found],
+        "below": [
+            {
+                "control": row.control,
+                "signature": row.signature,
+                "severity": row.severity.label,
+                "cases": row.cases,
+                "first_case": row.first_case,
+                "targets": list(row.targets),
+            }
+            for row in summary.below
+        ],
         "new": len(summary.new),
+        "recorded": sum(summary.record(bucket) is not None for bucket in summary.new),
         "known": [
             {"title": one.issue.title, "target": one.target, "state": one.state, "said": one.said}
             for one in summary.known
@@ -71,9 +94,25 @@ def _reasons_json(tallies: Iterable[Tally]) -> dict[str, dict[str, int]]:
     return {"poisons": dict(sorted(poisons.items())), "refusals": dict(sorted(refusals.items()))}
 
 
-def _buckets_json(summary: Summary) -> list[dict[str, Any]]:
+def _cause_json(cause: Cause) -> dict[str, Any]:
+    return {
+        "cause": cause.name,
+        "target": cause.target,
+        "severity": cause.severity.label,
+        "headline": cause.headline,
+        "news": cause.news,
+        "issue": cause.issue,
+        "file": cause.file or None,
+        "origin": cause.origin,
+        "count": cause.count,
+        "buckets": [bucket.name for bucket in cause.buckets],
+    }
+
+
+def _buckets_json(summary: Summary, found: Iterable[Cause]) -> list[dict[str, Any]]:
     rows = []
-    for bucket in summary.buckets:
+    for cause, bucket in ((one, bucket) for one in found for bucket in one.buckets):
+        record = summary.record(bucket)
         file, script = summary.files.get((bucket.target, bucket.name), (None, None))
         rows.append(
             {
@@ -91,6 +130,12 @@ def _buckets_json(summary: Summary) -> list[dict[str, Any]]:
                 "replays": list(bucket.example.replays),
                 "known": None if (standing := summary.standing(bucket)) is None else standing.issue.title,
                 "message": buckets.primary_finding(bucket.example.seen.findings).message,
+                "severity": bucket.severity.label,
+                "headline": headline(bucket.finding, bucket.example.program),
+                "cause": cause.name,
+                "origin": bucket.example.seen.origin,
+                "unlike": bucket.unlike,
+                "recorded": None if record is None else record.to_json(),
             }
         )
     return rows

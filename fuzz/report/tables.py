@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from tabulate import tabulate
 
 from fuzz.campaign.memory_gauge import MIB
-from fuzz.corpus import buckets
 from fuzz.corpus.case_file import Case
 from fuzz.program.decode import Duplicate, Program, Root, Scalar, Storage, View
 from fuzz.program.printer import render
-from fuzz.safe_text import one_line
+from fuzz.report.causes import Cause, causes, news_of
+from fuzz.report.screen import below_you
+from fuzz.safe_text import one_line, shorten_middle
 
 if TYPE_CHECKING:
     from fuzz.campaign.ledger import Bucket
@@ -33,20 +34,25 @@ STATES = {
 
 
 def campaign_table(summary: Summary) -> str:
-    """A finished campaign as text: a row for each target, a row for each bucket, the smallest sources."""
+    """A finished campaign as text: each target, cause, bucket and reason a row, and the worst sources."""
     parts = [_targets_table(summary)]
+    if summary.below:
+        parts.append(_below_table(summary))
     for word, counted in (("poisoned", "poisons"), ("refused", "refusals")):
         reasons = [
             (target, shorten(reason, 200), count)
             for target, tally in summary.tallies.items()
             for reason, count in getattr(tally, counted).most_common()
+            if not below_you(reason)
         ]
         if reasons:
             parts.append(tabulate(reasons, headers=("target", f"{word} because", "cases")))
     if summary.buckets:
-        parts.append(_buckets_table(summary))
+        found = causes(summary)
+        parts.append(_causes_table(found))
+        parts.append(_buckets_table(found, summary))
         parts.extend(_doubtful_findings_table(summary))
-        parts.extend(_sources_table(summary))
+        parts.extend(_sources_table(found, summary))
     else:
         parts.append("No differences found.")
     parts.extend(f"Too much refused: {text}." for text in summary.reticent.values())
@@ -180,20 +186,61 @@ def _targets_table(summary: Summary) -> str:
     return tabulate(rows, headers=headers)
 
 
-def _buckets_table(summary: Summary) -> str:
+def _causes_table(found: Sequence[Cause]) -> str:
+    """What is wrong, worst first."""
+    headers = ("severity", "target", "what is wrong", "findings", "buckets", "news", "recorded case")
+    rows = [
+        (
+            cause.severity.label,
+            cause.target,
+            shorten_middle(cause.headline, 110),
+            cause.count,
+            len(cause.buckets),
+            cause.news if cause.issue is None else f"{cause.news} #{cause.issue}",
+            one_line(cause.file),
+        )
+        for cause in found
+    ]
+    return tabulate(rows, headers=headers)
+
+
+def _buckets_table(found: Sequence[Cause], summary: Summary) -> str:
     headers = ("target", "bucket", "count", "statements", "first case", "at s", "state", "known")
     rows = [
         (
             bucket.target,
-            shorten(bucket.name, 80),
+            shorten_middle(bucket.name, 80),
             bucket.count,
             f"{len(bucket.example.suspect.program.statements)} -> {bucket.example.statements}",
             bucket.first_case,
             f"{bucket.first_seconds:.1f}",
             STATES[bucket.example.state],
-            "NEW" if (standing := summary.standing(bucket)) is None else issue(standing),
+            _news_in_short(bucket, summary),
         )
-        for bucket in summary.buckets
+        for cause in found
+        for bucket in cause.buckets
+    ]
+    return tabulate(rows, headers=headers)
+
+
+def _news_in_short(bucket: Bucket, summary: Summary) -> str:
+    standing = summary.standing(bucket)
+    return news_of(bucket, summary) if standing is None else issue(standing)
+
+
+def _below_table(summary: Summary) -> str:
+    """What the layers below the targets do wrong as well, worst first."""
+    headers = ("also wrong below you", "severity", "what", "cases", "first case", "met on")
+    rows = [
+        (
+            row.control,
+            row.severity.label,
+            shorten_middle(row.signature, 80),
+            row.cases,
+            row.first_case,
+            ", ".join(row.targets),
+        )
+        for row in summary.below
     ]
     return tabulate(rows, headers=headers)
 
@@ -233,19 +280,15 @@ def _doubtful_findings_table(summary: Summary) -> list[str]:
     ]
 
 
-def _sources_table(summary: Summary) -> list[str]:
-
-    def worth(bucket: Bucket) -> tuple[bool, int, int]:
-        """News first, then the smallest."""
-        return summary.standing(bucket) is not None, bucket.example.statements, bucket.first_case
-
-    smallest = sorted(summary.buckets, key=worth)
+def _sources_table(found: Sequence[Cause], summary: Summary) -> list[str]:
+    """The programs of the worst causes."""
     texts = []
-    for bucket in smallest[:SHOWN]:
+    for cause in found[:SHOWN]:
+        bucket = cause.best
         _, script = summary.files.get((bucket.target, bucket.name), (None, None))
         lines = [
             f"--- {bucket.name} on {bucket.target}",
-            f"    {one_line(buckets.primary_finding(bucket.example.seen.findings).message)}",
+            f"    {one_line(bucket.finding.message)}",
         ]
         if script is not None:
             lines.append(f"    {script}")

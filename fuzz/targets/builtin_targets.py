@@ -12,6 +12,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from fuzz.targets.aot_autograd_refusals import aot_autograd_refusal
 from fuzz.targets.target import Function, Target
 from fuzz.torch_versions import includes
 
@@ -234,6 +235,8 @@ def _stock_torch_targets(name: str, description: str, backend: str, controls: tu
         name,
         description,
         _compile_target_with(backend),
+        aot_autograd_refusal,
+        in_pieces=True,
         prepare=_prepare_dynamo,
         reset=reset_dynamo,
         warm=_warm_dynamo,
@@ -330,6 +333,7 @@ def _shipped_targets() -> Mapping[str, Target]:
             "torch-aot-function",
             "torch's own AOTAutograd, without Dynamo, graphs run as captured",
             _compile_torch_aot_function,
+            aot_autograd_refusal,
             warm=_warm_up_target_with(_compile_torch_aot_function),
             # Its `aot_function` takes what a module holds for constants; `aot_module` takes another function.
             lacks=("module",),
@@ -344,6 +348,8 @@ def _shipped_targets() -> Mapping[str, Target]:
             "torch-inductor",
             "torch.compile as users get it: Dynamo, AOTAutograd and Inductor, which draws as eager does",
             _compile_with_inductor,
+            aot_autograd_refusal,
+            in_pieces=True,
             prepare=_prepare_inductor,
             reset=reset_dynamo,
             available=_inductor_available,
@@ -354,6 +360,8 @@ def _shipped_targets() -> Mapping[str, Target]:
             "torch-inductor-strict",
             'the same with numerics="strict" (torch 2.15), whose numbers are to be eager\'s bit for bit',
             partial(_compile_with_inductor, numerics="strict"),
+            aot_autograd_refusal,
+            in_pieces=True,
             prepare=_prepare_inductor,
             reset=reset_dynamo,
             available=_strict_inductor_available,

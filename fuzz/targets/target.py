@@ -25,7 +25,7 @@ Function = Callable[..., Any]
 
 
 def _no_refusal(_error: BaseException) -> str | None:
-    """Stock targets promise to compile everything: no exception of theirs is a refusal."""
+    """For targets that promise to compile everything: no exception of theirs is a refusal."""
     return None
 
 

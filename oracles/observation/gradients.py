@@ -15,6 +15,7 @@ import torch
 from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 
 from oracles.object_names import class_name, message_of
+from oracles.observation.exception_origin import exception_origin
 from oracles.observation.operation_mode import current_operation_mode
 from oracles.observation.records import GradientRun, LaterWrite, Raised, Value
 from oracles.observation.result_structure import has_memory, wrapper_subclass_parts
@@ -28,13 +29,14 @@ MAX_SINGLE_ROOTS = 4  # of the roots, from each of which a backward starts that 
 Roots = tuple[tuple[str, torch.Tensor], ...]
 
 
-def record_exception(stage: str, error: Exception) -> Raised:
+def record_exception(stage: str, error: Exception, origin: str = "") -> Raised:
     """An exception as plain data: no traceback (which would keep tensors alive) and no addresses."""
     return Raised(
         stage=stage,
         type=class_name(type(error)),
         bases=tuple(class_name(base) for base in type.mro(type(error))),
         message=_ADDRESS.sub("0x...", gist(message_of(error)))[:_MESSAGE_LENGTH],
+        origin=origin,
     )
 
 
@@ -224,17 +226,19 @@ def _differentiate_roots_once(
         _cotangent_like(ordinal, tensor) for ordinal, (_, tensor) in zip(ordinals, roots, strict=True)
     ]
     error: Exception | None = None
+    origin = ""
     gradients: tuple[torch.Tensor | None, ...] = ()
     terms: dict[str, torch.Tensor] = {}
     try:
         with _gradient_term_magnitudes(roots, targets) as terms, current_operation_mode():
             gradients = tuple(take([cotangent.tensor for cotangent in cotangents]))
     except Exception as exception:
+        origin = exception_origin(exception.__traceback__)
         error = BaseException.with_traceback(exception, None)  # whose frames would keep tensors alive
     written = [cotangent.restore_if_written() for cotangent in cotangents]
     run = GradientRun(
         roots=tuple(path for path, _ in roots),
-        raised=None if error is None else record_exception(stage, error),
+        raised=None if error is None else record_exception(stage, error, origin),
         gradients=tuple(
             (path, None if gradient is None else value_of(gradient))
             for path, gradient in zip(targets, gradients, strict=error is None)
@@ -362,7 +366,7 @@ def observe_later_write(path: str, tensor: torch.Tensor, known: Sequence[Known])
     try:
         tensor.mul_(2)
     except Exception as exception:
-        error = record_exception("later write", exception)
+        error = record_exception("later write", exception, exception_origin(exception.__traceback__))
     counted = tuple(
         None if before is None else other.tensor._version != before
         for other, before in zip(known, counting, strict=True)

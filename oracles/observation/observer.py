@@ -23,6 +23,7 @@ from oracles.observation.ambient import (
     restoring_ambient,
     seed_generators,
 )
+from oracles.observation.exception_origin import exception_origin
 from oracles.observation.gradients import (
     MAX_SINGLE_ROOTS,
     History,
@@ -147,6 +148,7 @@ def _observe_call(
     objects = inputs.arguments.objects
     python = record_python_state(objects)
     result = error = None
+    origin = ""
     with torch.inference_mode(asked.inference or ambient.inference_mode):
         torch.set_grad_enabled(asked.grad)
         before = record_ambient()
@@ -154,12 +156,13 @@ def _observe_call(
             with current_operation_mode(), recording_leaked_modes() as modes:
                 result = function(*inputs.arguments.args)
         except Exception as exception:
+            origin = exception_origin(exception.__traceback__)
             error = BaseException.with_traceback(exception, None)  # whose frames would keep tensors alive
         left = replace(record_ambient(), modes=modes.names)
     restore_ambient(ambient, left)
     rng_digest_after = digest_of_generators()
     called = Observation(
-        raised=None if error is None else record_exception("call", error),
+        raised=None if error is None else record_exception("call", error, origin),
         refused=None if error is None or asked.refusal is None else asked.refusal(error),
         states=(),
         inputs=0,

@@ -108,13 +108,14 @@ class Raised:
     """An exception: where it came from, its class, and the first line of its message.
 
     `stage` is `call`, `backward`, `double backward` or `later write`. `bases` are the qualified names of all
-    its classes.
+    its classes. `origin` is the function that raised it (`exception_origin`), which is not compared.
     """
 
     stage: str
     type: str
     bases: tuple[str, ...]
     message: str
+    origin: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import torch
 from oracles.observation import records
 from oracles.observation.records import Observation
 
+_LOCAL = ("origin",)  # which function raised an exception is another one in each torch
 _RECORDS: dict[str, Any] = {
     record.__name__: record
     for record in (
@@ -74,7 +75,9 @@ def _encode(value: Any) -> Any:
         raise TypeError(f"an observation holds no {name}")
     return {
         "record": name,
-        "fields": {field.name: _encode(getattr(value, field.name)) for field in fields(value)},
+        "fields": {
+            one.name: _encode(getattr(value, one.name)) for one in fields(value) if one.name not in _LOCAL
+        },
     }
 
 

@@ -192,7 +192,7 @@ def test_the_same_seed_gives_the_same_whatever_the_hashes_and_the_number_of_work
     assert [process.returncode for process in started] == [1, 1], complaints
     one, two = _exported("one"), _exported("two")
     assert one == two
-    assert sum('"kind": "example"' in line for line in one) > 3
+    assert sum('"kind": "example"' in line for line in one) >= 3
 
 
 def test_ctrl_c_ends_a_run_with_its_report_and_resume_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fuzz.campaign.ledger import Group, Ledger
+from fuzz.campaign.ledger import Ledger
 from fuzz.campaign.records import RunOutcome, Suspect
 from fuzz.campaign.store import Row, Store
 from fuzz.campaign.workers import handlers
@@ -163,9 +163,6 @@ def transition_ledgers(
             shown, signature = pair.shown, pair.shown.seen.signature
             # (Why it was refused on the other side tells no two differences apart.)
             other = pair.other.seen.signature or pair.other.seen.outcome
-            key = (shown.target, f"{other} -> {signature}")
-            group = ledger.groups.setdefault(key, Group(shown.target, signature))
-            group.indices.append(shown.index)
-            group.times.append(shown.at)
+            ledger.enter(look(shown.target, shown.index), shown.at, f"{other} -> {signature}")
         found[kind] = (ledger, cases)
     return found

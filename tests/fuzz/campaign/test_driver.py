@@ -331,5 +331,8 @@ def test_a_death_that_a_control_dies_too_proves_nothing_and_is_counted_apart() -
     data = json_output.campaign_json(summary)
     assert [data["targets"][name]["poisons"] for name in names] == [{reason: 1}, {}]
     assert data["poisons"] == {reason: 1}
-    assert reason in tables.campaign_table(summary)
-    assert f"Poisoned on {names[0]}: {reason} (1)." in report_page(summary)
+    (below,) = summary.below
+    assert (below.control, below.cases) == (reason.removesuffix(" does it too"), 1)
+    for text in (tables.campaign_table(summary), report_page(summary)):
+        assert "lso wrong below you" in text
+        assert reason not in text, "it is no reason for which a case is poisoned"

@@ -114,3 +114,9 @@ def test_the_projects_own_corpus_is_in_order() -> None:
     # A file in yesterday's form is read as well; `aotfuzz corpus check --fix` rewrites it.
     assert [text for _, text in collection.problems() if "today's form" not in text] == []
     assert len(collection.issues) >= 12
+
+
+def test_an_issue_covers_what_draws_and_not_what_is_silently_wrong_beside_it() -> None:
+    name = "unreduced/input-data/arg elements"
+    assert LOST.covers("torch-aot-function", f"{name}/random", LOST_THROUGH_EXPAND)
+    assert not LOST.covers("torch-aot-function", f"{name}/silent", LOST_THROUGH_EXPAND)

@@ -97,7 +97,7 @@ def test_a_new_bug_with_the_signature_of_an_old_one_has_a_group_of_its_own() -> 
     stores = _stores(before, after)
     ledgers = transition_ledgers(case_pairs(*stores), *stores)
     groups = {
-        kind: {key[1]: group.indices for key, group in ledger.groups.items()}
+        kind: {key.label: group.indices for key, group in ledger.groups.items()}
         for kind, (ledger, _) in ledgers.items()
     }
     assert groups == {

@@ -1,0 +1,68 @@
+"""Recorded cases that explain what a campaign has found: such a difference is no news to whoever keeps a
+corpus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fuzz.corpus import buckets
+from fuzz.corpus.case_file import DIFFERS, Case
+from fuzz.corpus.containment import contains
+from fuzz.program.decode import Program
+from oracles import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCase:
+    """The case that explains a bucket: its file, its upstream issue's number, and its note."""
+
+    file: str
+    issue: int | None
+    note: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RecordedCase:
+        """The case that `to_json` gave."""
+        return cls(data["file"], data["issue"], data["note"])
+
+
+def find_recorded_case(
+    cases: Iterable[tuple[Path, Case]],
+    target: str,
+    torch: str,
+    bucket: str,
+    findings: tuple[Finding, ...],
+    program: Program,
+) -> RecordedCase | None:
+    """The recorded case that explains a bucket of a target; None if there is none.
+
+    `findings` and `program` are those of the bucket's reduced program. A case explains it if the case is
+    expected to differ on the target under that torch, and has the same bucket; or the same signature, and
+    the program contains the case's (`containment.contains`). Of several, one of the same bucket comes first,
+    then the largest.
+    """
+    signature = buckets.signature(findings)
+    found = []
+    for file, case in cases:
+        if case.state(target, torch) != DIFFERS:
+            continue
+        same = case.bucket == bucket
+        if same or (_case_signature(case) == signature and contains(program, case.program)):
+            found.append((not same, -len(case.program.statements), case.issue is None, file.name, file, case))
+    if not found:
+        return None
+    *_, file, case = min(found, key=lambda one: one[:4])
+    return RecordedCase(str(file), case.issue, case.note)
+
+
+def _case_signature(case: Case) -> str:
+    if case.findings:
+        return buckets.signature(case.findings)
+    return "/".join(case.bucket.split("/")[:2])

@@ -1,0 +1,129 @@
+"""Causes: the buckets of a campaign that are one fault, each fault one row.
+
+In: a `Summary`. Out: `Cause`s, worst first. Buckets of exceptions are grouped by the exception's type, the
+gist of its message and the function that raised it, whatever the operators of their programs; where the
+function is not known, as in files of earlier versions, by their signature. Every other bucket is a cause by
+itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fuzz.campaign.records import STATES
+from fuzz.corpus import buckets
+from fuzz.corpus.buckets import NO_EXCEPTION
+from fuzz.corpus.severity import Severity
+from fuzz.report.headline import headline
+
+if TYPE_CHECKING:
+    from fuzz.campaign.ledger import Bucket
+    from fuzz.campaign.summary import Summary
+
+NEW, RECORDED, KNOWN = "NEW", "recorded", "known"
+NEWS = (NEW, RECORDED, KNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One fault of one target: its buckets, the one that shows it best first.
+
+    `news` is one of `NEWS`, that of its newest bucket; `issue` its number in pytorch/pytorch, if it has one,
+    and `file` the recorded case that explains it, "" if none does. `origin` is the function that raised, ""
+    if nothing did.
+    """
+
+    name: str
+    target: str
+    severity: Severity
+    headline: str
+    news: str
+    issue: int | None
+    file: str
+    origin: str
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def count(self) -> int:
+        """How many findings it stands for."""
+        return sum(bucket.count for bucket in self.buckets)
+
+    @property
+    def best(self) -> Bucket:
+        """The bucket that shows it best."""
+        return self.buckets[0]
+
+
+def causes(summary: Summary) -> list[Cause]:
+    """The causes of a campaign: worst first; of equally bad ones what is new, sure, frequent, and small."""
+    grouped: dict[tuple[str, str], list[Bucket]] = {}
+    for bucket in summary.buckets:
+        grouped.setdefault((bucket.target, cause_name(bucket)), []).append(bucket)
+    found = [_cause(name, group, summary) for (_, name), group in grouped.items()]
+    return sorted(found, key=_order)
+
+
+def cause_name(bucket: Bucket) -> str:
+    """What buckets of one cause have in common, as text."""
+    finding, seen = bucket.finding, bucket.example.seen
+    if finding.eager != NO_EXCEPTION:
+        return bucket.name
+    if seen.kind:
+        return f"{buckets.signature((finding,))} {_frame(finding.message)}".rstrip()
+    if not seen.origin:
+        return buckets.signature((finding,))
+    return f"{' '.join(buckets.words_of(finding.target))} in {seen.origin}"
+
+
+def _cause(name: str, group: Sequence[Bucket], summary: Summary) -> Cause:
+    ranked = sorted(group, key=lambda bucket: _worth(bucket, summary))
+    best = ranked[0]
+    standing, record = summary.standing(best), summary.record(best)
+    upstream = None if standing is None else standing.issue.upstream
+    issue = upstream if upstream is not None else None if record is None else record.issue
+    return Cause(
+        name=name,
+        target=best.target,
+        severity=best.severity,
+        headline=headline(best.finding, best.example.program),
+        news=news_of(best, summary),
+        issue=issue,
+        file="" if record is None else record.file,
+        origin=best.example.seen.origin,
+        buckets=tuple(ranked),
+    )
+
+
+def news_of(bucket: Bucket, summary: Summary) -> str:
+    """Whether a bucket is new, recorded in the corpus, or a known issue."""
+    if summary.standing(bucket) is not None:
+        return KNOWN
+    return NEW if summary.record(bucket) is None else RECORDED
+
+
+def _worth(bucket: Bucket, summary: Summary) -> tuple[int, int, int, int, int]:
+    """Lower shows a cause better."""
+    example = bucket.example
+    news = NEWS.index(news_of(bucket, summary))
+    state = STATES.index(example.state)
+    return bucket.severity, news, state, example.statements, bucket.first_case
+
+
+def _order(cause: Cause) -> tuple[bool, int, int, int, int, int, int, str]:
+    best = cause.best
+    # None of the fresh workers has shown it: chance, or what another case left behind.
+    doubtful = best.example.state == "unconfirmed"
+    sure = ("shown", "confirmed", "unreduced", "flaky", "unconfirmed").index(best.example.state)
+    news = NEWS.index(cause.news)
+    size = best.example.statements
+    order = (cause.severity, news, max(sure - 1, 0), -cause.count, size, best.first_case, cause.name)
+    return doubtful, *order
+
+
+def _frame(message: str) -> str:
+    """Where a process died, as the message of its death has it."""
+    found = re.search(r", in ([^()]*)\); eager returns$", message)
+    return found[1] if found else ""
