@@ -77,9 +77,9 @@ def report(options: argparse.Namespace) -> int:
 
     with _refusing_damaged_campaign(options.folder), Store.read(options.folder) as store:
         summary = summarize(store)
-        told, text = _in_words(summary, options.all), report_page(summary)
+        file: Path = options.out or options.folder / REPORT
+        told, text = _in_words(summary, options.all), report_page(summary, file.parent)
     say(told, people(options))
-    file = options.out or options.folder / REPORT
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,20 +1,29 @@
-"""A campaign as one HTML page that needs nothing else: no network, no script, no other file.
+"""A campaign as one HTML page that needs nothing else: no network and no other file.
 
-It can be read in light and dark, on a narrow screen and on paper. Everything that a program or a target made
-up is escaped. Sources and scripts are shown up to MOST_TEXT characters in all, news and the worst first; the
-page says how many buckets have theirs in the campaign's folder only.
+It can be read in light and dark, on a narrow screen, on paper, and without its script, which only hides what
+does not match a filter and copies text. Everything that a program or a target made up is escaped, and the
+page's policy (Content-Security-Policy) forbids every other script and everything from outside. Sources,
+scripts and commands are shown up to MOST_TEXT characters in all, the worst first; the page says how many
+buckets have theirs in the campaign's folder only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from importlib import resources
 from itertools import accumulate
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote_from_bytes
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 
 from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.memory_gauge import MIB
@@ -25,8 +34,8 @@ from fuzz.features.program_features import FEATURES
 from fuzz.features.traits import OPERATOR, TRAITS
 from fuzz.operators import OPERATORS
 from fuzz.program.printer import render
-from fuzz.report import charts
-from fuzz.report.causes import Cause, causes
+from fuzz.report import bucket_legend, charts
+from fuzz.report.causes import NEWS, Cause, causes
 from fuzz.report.headline import headline
 from fuzz.report.screen import below_you
 from fuzz.safe_text import escape_unprintable, shell_command
@@ -36,6 +45,8 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 450_000
 TEMPLATE = "page.html.jinja"
+SCRIPT = "script.js.jinja"
+ISSUES = "https://github.com/pytorch/pytorch/issues/"
 BUCKET_STATES = {
     "shown": "its script shows it",
     "confirmed": "seen again in a fresh process",
@@ -43,40 +54,74 @@ BUCKET_STATES = {
     "unconfirmed": "not seen in a fresh process",
     "unreduced": "not reduced",
 }
+DOUBTS = {"unreduced": "not reduced", "flaky": "flaky", "unconfirmed": "not confirmed"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """One bucket as the page shows it; `source` and `script` are "" where there is no room."""
+class _BucketEntry:
+    """One bucket as the page shows it; `findings`, `source`, `script` and `steps` are empty where
+    there is no room.
+
+    `links` are the addresses of its corpus file and script, `record_link` that of the recorded case; `steps`
+    the commands that go on with it, each with its purpose.
+    """
 
     bucket: Bucket
-    anchor: str
-    state: str
+    seen: str
     standing: IssueStatus | None
+    record: RecordedCase | None
+    record_link: str
     findings: Sequence[Any]
     message: str
     headline: str
-    record: RecordedCase | None
-    files: tuple[str, str] | None
+    links: tuple[str, str] | None
     source: str
     script: str
+    steps: Sequence[tuple[str, str]]
 
 
-def report_page(summary: Summary) -> str:
-    """The text of the page."""
-    entries = _bucket_entries_html(summary, causes(summary))
+@dataclass(frozen=True, slots=True)
+class _CauseEntry:
+    """One cause as the page shows it: `state` is its news in lower case, `doubt` what is not sure of it."""
+
+    cause: Cause
+    anchor: str
+    state: str
+    doubt: str
+    issue_link: str
+    buckets: Sequence[_BucketEntry]
+
+
+def report_page(summary: Summary, folder: Path | None = None) -> str:
+    """The text of the page.
+
+    Args:
+        summary: the campaign.
+        folder: where the page will be, which its links are relative to; by default the campaign's folder.
+    """
+    place = Path(summary.folder) if folder is None else folder
+    entries = _cause_entries(summary, causes(summary), place)
     coverage = summary.coverage
     groups = _traits_html(summary)
     order = {name: place for place, name in enumerate(TRAITS)}
     met = sorted(groups, key=lambda name: (order.get(name, len(order)), name))
     general = [name for name in met if not name.startswith(OPERATOR)]
     used = [name for name in met if name.startswith(OPERATOR)]
+    news = Counter(entry.state for entry in entries)
+    script = _template_text(SCRIPT)
     text = page_template(TEMPLATE).render(
         summary=summary,
-        new=[entry for entry in entries if entry.standing is None],
-        known=[entry for entry in entries if entry.standing is not None],
+        entries=entries,
+        groups=_groups_by_target(entries),
+        news_counts={name.lower(): news[name.lower()] for name in NEWS},
+        tiles=_tiles(summary),
+        by_severity=_counts_in_order(entry.cause.severity.label for entry in entries),
+        by_target=_counts_in_order(entry.cause.target for entry in entries),
+        by_state=[(name.lower(), news[name.lower()]) for name in NEWS if news[name.lower()]],
+        legend=bucket_legend,
+        issues=ISSUES,
         below_you=below_you,
-        hidden=sum(not entry.source for entry in entries),
+        hidden=sum(not bucket.source for entry in entries for bucket in entry.buckets),
         duration=duration_in_words(summary.seconds),
         command=rerun_command(summary),
         shares={name: charts.shares_chart(_counts(tally), name) for name, tally in summary.tallies.items()},
@@ -89,11 +134,54 @@ def report_page(summary: Summary) -> str:
         operator_map=charts.heat_chart(used, coverage.pairs, cell=3, labels=False),
         operator_pairs=_reached(used, coverage.pairs),
         useful={
-            name: f"{100 * (tally.agree + tally.findings) / tally.cases:.1f} %" if tally.cases else "-"
+            name: _useful_share(tally.agree + tally.findings, tally.cases)
             for name, tally in summary.tallies.items()
         },
+        script=script,
+        policy=_content_policy(script),
     )
     return escape_unprintable(text)
+
+
+def _content_policy(script: str) -> str:
+    """The policy that lets this script run and nothing else, and has nothing loaded."""
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _tiles(summary: Summary) -> list[tuple[str, str]]:
+    """The figures at the top of the page."""
+    cases, findings = summary.total("cases"), summary.total("findings")
+    rate = cases / summary.seconds if summary.seconds else 0.0
+    below = sum(row.cases for row in summary.below)
+    return [
+        ("cases", str(cases)),
+        ("a second", f"{rate:.1f}"),
+        ("proved something", _useful_share(summary.total("agree") + findings, cases)),
+        ("findings", str(findings)),
+        ("buckets", str(len(summary.buckets))),
+        *([("also wrong below", str(below))] if below else []),
+    ]
+
+
+def _useful_share(useful: int, cases: int) -> str:
+    return f"{100 * useful / cases:.1f} %" if cases else "-"
+
+
+def _counts_in_order(names: Iterable[str]) -> list[tuple[str, int]]:
+    """Each name with its count, in the order of the causes."""
+    return list(Counter(names).items())
+
+
+def _groups_by_target(entries: Sequence[_CauseEntry]) -> list[tuple[str, list[_CauseEntry]]]:
+    """The causes of each target, worst first; the target with the worst comes first."""
+    groups: dict[str, list[_CauseEntry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.cause.target, []).append(entry)
+    return list(groups.items())
 
 
 def rerun_command(summary: Summary) -> str:
@@ -110,33 +198,71 @@ def rerun_command(summary: Summary) -> str:
     return shell_command(*words)
 
 
-def _bucket_entries_html(summary: Summary, found: Sequence[Cause]) -> list[_Entry]:
-    """Each bucket: news before what is known, and the worst of these first."""
-    entries, room = [], MOST_TEXT
-    ordered = [bucket for cause in found for bucket in cause.buckets]
-    ordered.sort(key=lambda bucket: summary.standing(bucket) is not None)
-    for number, bucket in enumerate(ordered):
-        example = bucket.example
-        source, script = render(example.program).rstrip(), example.script.rstrip()
-        room -= len(source) + len(script)
+def _cause_entries(summary: Summary, found: Sequence[Cause], place: Path) -> list[_CauseEntry]:
+    """Each cause with its buckets, worst first. Those that show a cause best get their sources first."""
+    room = MOST_TEXT
+    shown: dict[tuple[str, str], _BucketEntry] = {}
+    best = [cause.best for cause in found]
+    for bucket in (*best, *(bucket for cause in found for bucket in cause.buckets[1:])):
+        entry = _bucket_entry(summary, bucket, place)
+        room -= len(entry.source) + len(entry.script) + sum(len(command) for _, command in entry.steps)
         if room < 0:
-            source = script = ""
-        entries.append(
-            _Entry(
-                bucket=bucket,
-                anchor=f"bucket-{number}",
-                state=BUCKET_STATES[example.state],
-                standing=summary.standing(bucket),
-                findings=example.seen.findings[:8],
-                message=bucket.finding.message,
-                headline=headline(bucket.finding, example.program),
-                record=summary.record(bucket),
-                files=summary.files.get((bucket.target, bucket.name)),
-                source=source,
-                script=script,
-            )
+            entry = replace(entry, findings=(), source="", script="", steps=())
+        shown[bucket.target, bucket.name] = entry
+    return [
+        _CauseEntry(
+            cause=cause,
+            anchor=f"cause-{number}",
+            state=cause.news.lower(),
+            doubt=DOUBTS.get(cause.best.example.state, ""),
+            issue_link="" if cause.issue is None else f"{ISSUES}{cause.issue}",
+            buckets=[shown[bucket.target, bucket.name] for bucket in cause.buckets],
         )
-    return entries
+        for number, cause in enumerate(found)
+    ]
+
+
+def _bucket_entry(summary: Summary, bucket: Bucket, place: Path) -> _BucketEntry:
+    example, record = bucket.example, summary.record(bucket)
+    files = summary.files.get((bucket.target, bucket.name))
+    return _BucketEntry(
+        bucket=bucket,
+        seen=BUCKET_STATES[example.state],
+        standing=summary.standing(bucket),
+        record=record,
+        record_link="" if record is None or not Path(record.file).is_file() else _link(record.file, place),
+        findings=example.seen.findings[:8],
+        message=bucket.finding.message,
+        headline=headline(bucket.finding, example.program),
+        links=None if files is None else (_link(files[0], place), _link(files[1], place)),
+        source=render(example.program).rstrip(),
+        script=example.script.rstrip(),
+        steps=[] if files is None else next_steps(summary, bucket),
+    )
+
+
+def next_steps(summary: Summary, bucket: Bucket) -> list[tuple[str, str]]:
+    """What to do next with a bucket whose files are there: command lines, each with its purpose."""
+    file, script = summary.files[bucket.target, bucket.name]
+    steps = [
+        ("See it again with torch alone:", ("python", script)),
+        ("Print its arguments, source and differences:", ("aotfuzz", "show", file)),
+    ]
+    if bucket.example.state == "unreduced":
+        smaller = Path(file).with_suffix(".smaller.json").name
+        reduce = ("aotfuzz", "reduce", file, "--target", bucket.target, "--out", smaller)
+        steps.append(("Make its program smaller:", reduce))
+    steps.append(("Find the layer of torch that is to blame:", ("aotfuzz", "bisect", file)))
+    report = ("aotfuzz", "repro", "--format", "issue", "--check", file)
+    steps.append(("Write the report for upstream:", report))
+    if summary.record(bucket) is None and summary.standing(bucket) is None:
+        steps.append(("Keep it, so that it is no news tomorrow:", ("aotfuzz", "corpus", "add", file)))
+    return [(purpose, shell_command(*words)) for purpose, words in steps]
+
+
+def _link(file: str, place: Path) -> str:
+    """The address of a file, relative to the folder of the page: a folder that is moved keeps its links."""
+    return quote_from_bytes(os.fsencode(Path(os.path.relpath(file, place)).as_posix()))
 
 
 def _traits_html(summary: Summary) -> dict[str, dict[str, int]]:
@@ -197,7 +323,23 @@ def page_template(name: str) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["code_words"] = code_words
     return environment.get_template(name)
+
+
+def code_words(text: str) -> Markup:
+    """Text in which what stands between backticks is code; everything in it is escaped.
+
+    >>> print(code_words("`view` & `a<b`"))
+    <code>view</code> &amp; <code>a&lt;b</code>
+    """
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
 
 
 def _template_text(name: str) -> str:
