@@ -244,17 +244,17 @@ def _bucket_entry(summary: Summary, bucket: Bucket, place: Path) -> _BucketEntry
 def next_steps(summary: Summary, bucket: Bucket) -> list[tuple[str, str]]:
     """What to do next with a bucket whose files are there: command lines, each with its purpose."""
     file, script = summary.files[bucket.target, bucket.name]
+    smaller = f"{Path(file).stem}-smaller.json"
     steps = [
         ("See it again with torch alone:", ("python", script)),
         ("Print its arguments, source and differences:", ("aotfuzz", "show", file)),
+        (
+            "Reduce its program again, without a limit of time:",
+            ("aotfuzz", "reduce", file, "--target", bucket.target, "--out", smaller),
+        ),
+        ("Find the layer of torch that is to blame:", ("aotfuzz", "bisect", file)),
+        ("Write the report for upstream:", ("aotfuzz", "repro", "--format", "issue", "--check", file)),
     ]
-    if bucket.example.state == "unreduced":
-        smaller = Path(file).with_suffix(".smaller.json").name
-        reduce = ("aotfuzz", "reduce", file, "--target", bucket.target, "--out", smaller)
-        steps.append(("Make its program smaller:", reduce))
-    steps.append(("Find the layer of torch that is to blame:", ("aotfuzz", "bisect", file)))
-    report = ("aotfuzz", "repro", "--format", "issue", "--check", file)
-    steps.append(("Write the report for upstream:", report))
     if summary.record(bucket) is None and summary.standing(bucket) is None:
         steps.append(("Keep it, so that it is no news tomorrow:", ("aotfuzz", "corpus", "add", file)))
     return [(purpose, shell_command(*words)) for purpose, words in steps]
