@@ -249,7 +249,7 @@ def next_steps(summary: Summary, bucket: Bucket) -> list[tuple[str, str]]:
         ("See it again with torch alone:", ("python", script)),
         ("Print its arguments, source and differences:", ("aotfuzz", "show", file)),
         (
-            "Reduce its program again, without a limit of time:",
+            "Reduce its program further:",
             ("aotfuzz", "reduce", file, "--target", bucket.target, "--out", smaller),
         ),
         ("Find the layer of torch that is to blame:", ("aotfuzz", "bisect", file)),

@@ -105,10 +105,10 @@ class Browser:
         return answer["result"].get("value")
 
     def click(self, selector: str) -> None:
-        """Click in the middle of the first element that a CSS selector finds, as a mouse does."""
+        """Click on the first element that a CSS selector finds, in the middle of its first line."""
         box = self.evaluate(
             f"(() => {{ const found = document.querySelector({json.dumps(selector)});"
-            "found.scrollIntoView({block: 'center'}); const box = found.getBoundingClientRect();"
+            "found.scrollIntoView({block: 'center'}); const box = found.getClientRects()[0];"
             "return [box.x + box.width / 2, box.y + box.height / 2] })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
