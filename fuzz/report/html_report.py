@@ -230,7 +230,7 @@ def _bucket_entry(summary: Summary, bucket: Bucket, place: Path) -> _BucketEntry
         seen=BUCKET_STATES[example.state],
         standing=summary.standing(bucket),
         record=record,
-        record_link="" if record is None or not Path(record.file).is_file() else _link(record.file, place),
+        record_link=_link(record.file, place) if record and os.path.isfile(record.file) else "",
         findings=example.seen.findings[:8],
         message=bucket.finding.message,
         headline=headline(bucket.finding, example.program),
