@@ -24,7 +24,7 @@ from typing import Any
 from fuzz.commands.output import WRONG, say
 from fuzz.errors import FuzzError
 
-_TARGET = "a name from `aotfuzz targets`, or package.module:function"
+_TARGET = "a name from `aotfuzz targets`, backend:NAME of torch.compile, or package.module:function"
 _JSON = "print one JSON object as the last line of stdout"
 _DEVICE = "where programs run: cpu, cuda, or cpu,cuda: on each, and compared with each other (default: cpu)"
 _JOBS = "worker processes, on each node of a cluster (default: the cores; at most 8 for each GPU)"

@@ -160,6 +160,7 @@ def targets(options: argparse.Namespace) -> int:
         return NOTHING_NEW
     for name, description, reason in rows:
         say(f"{name:20} {description}" + (f" (unavailable: {reason})" if reason else ""))
+    say("backend:NAME              a backend of torch.compile, such as backend:cudagraphs")
     say("package.module:function   anybody's: function(f) returns f compiled")
     return NOTHING_NEW
 

@@ -1,5 +1,7 @@
 """Compilers of other people: registered by their package, or named as `package.module:function`.
 
+Backends of torch.compile that Dynamo knows by name are targets as `backend:NAME`
+(`fuzz.targets.dynamo_backends`).
 A package registers its own under a name of its choice, in its pyproject.toml:
 
     [project.entry-points."aotfuzz.targets"]
@@ -13,6 +15,7 @@ asked for by name.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from dataclasses import replace
 from importlib import metadata
@@ -23,7 +26,8 @@ from typing import Any
 from fuzz.errors import TargetError
 from fuzz.features.traits import TRAITS
 from fuzz.patterns import matches
-from fuzz.targets.builtin_targets import SHIPPED, reset_dynamo
+from fuzz.targets.builtin_targets import SHIPPED
+from fuzz.targets.dynamo_backends import PREFIX, dynamo_backends, named_backend, reset_dynamo
 from fuzz.targets.target import CAPABILITIES, Target, do_nothing
 
 GROUP = "aotfuzz.targets"
@@ -39,17 +43,25 @@ def registered_targets() -> dict[str, str]:
 
 
 def load(name: str) -> Target:
-    """The target that is registered under a name, or that is written `package.module:function`.
+    """The target that is registered under a name, or is written `backend:NAME` or `package.module:function`.
 
     Raises TargetError if there is none, if its module fails, or if it is no target.
     """
+    if name.startswith(PREFIX):
+        target = named_backend(name.removeprefix(PREFIX))
+        if target is not None:
+            return target
+        _make_current_folder_importable()
+        if importlib.util.find_spec(PREFIX.removesuffix(":")) is None:
+            known = ", ".join(dynamo_backends())
+            raise TargetError(f"target {name!r}: Dynamo has no such backend; it has {known}")
     # Every worker comes by here: it takes longer to ask all packages what they register than to run a case.
-    known = {} if ":" in name else registered_targets()
-    path = known.get(name, name)
+    registered = {} if ":" in name else registered_targets()
+    path = registered.get(name, name)
     if ":" not in path:
         raise TargetError(
             f"no target named {name!r}; shipped are {', '.join(SHIPPED)}, "
-            + (f"registered are {', '.join(known)}, " if known else "")
+            + (f"registered are {', '.join(registered)}, " if registered else "")
             + "and your own is written package.module:function"
         )
     must_be = "a function that takes a function and returns it compiled, or a fuzz.Target"
@@ -70,9 +82,7 @@ def attribute(what: str, path: str, must_be: str) -> Any:
     words = f"{module_name}.{attribute}".split(".")
     if not all(word.isidentifier() and not iskeyword(word) for word in words):
         raise TargetError(f"{what} is not of the form package.module:function")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
+    here = _make_current_folder_importable()
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -92,6 +102,14 @@ def attribute(what: str, path: str, must_be: str) -> Any:
     if not callable(found):
         raise TargetError(f"{what}: {attribute} is of type {type(found).__name__}; it must be {must_be}")
     return found
+
+
+def _make_current_folder_importable() -> str:
+    """Have modules of the current folder found, as they are for `python -m`; its path."""
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    return here
 
 
 def _check_plugin_capabilities(target: Target, name: str) -> None:

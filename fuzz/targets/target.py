@@ -79,6 +79,30 @@ class Target:
     exact: bool = False
     refuses: float = 1.0
 
+    @classmethod
+    def from_backend(cls, backend: str | Callable[..., Any], *, aot: bool = False, **more: Any) -> Target:
+        """The target of a backend of torch.compile, which sets all that such a target needs.
+
+        The controls are Dynamo alone and, if the backend is given AOTAutograd's graphs (`aot`), AOTAutograd
+        alone. Dynamo's caches are dropped after each case, Dynamo does not fall back to eager in silence, a
+        program may come `in_pieces`, and a process that is made ready compiles a toy first. Nothing is
+        imported before that.
+
+        Args:
+            backend: a name of `torch.compiler.list_backends`, or a function of a GraphModule and inputs.
+            aot: the backend is given graphs of AOTAutograd: it is, or calls, `aot_autograd(...)`.
+            more: attributes of `Target`, and `dynamic` and `options`, which are given to torch.compile. What
+                is given for `prepare` and `reset` is done after what is said above.
+
+        Raises:
+            fuzz.errors.TargetError: the backend is no such thing.
+
+            target = Target.from_backend("openvino", lacks=("complex",))
+        """
+        from fuzz.targets.dynamo_backends import backend_target
+
+        return backend_target(backend, aot=aot, **more)
+
     def __call__(self, function: Function) -> Function:
         """Compile a function."""
         return self.compile(function)
