@@ -115,6 +115,17 @@ def _add_run(commands: Any) -> None:
     )
     _add_bounds(run, "stop after that time (default: 60)", "stop after that many programs")
     _add_programs(run)
+    run.add_argument(
+        "--clauses",
+        type=_names,
+        default=(),
+        metavar="NAMES",
+        help="judge these clauses of docs/contract.md alone, or sets of them: everything, torch.compile, "
+        "training, inference, results (default: all that a target promises)",
+    )
+    run.add_argument(
+        "--without", type=_names, default=(), metavar="NAMES", help="do not judge these clauses or sets"
+    )
     run.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
     _add_folder(run)
     run.add_argument(
@@ -377,6 +388,14 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names that commas separate."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise argparse.ArgumentTypeError("there is no name in it")
+    return names
 
 
 def _device(text: str) -> str:

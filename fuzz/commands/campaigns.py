@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,8 @@ from fuzz.corpus.known_issues import NAME, Issue
 from fuzz.corpus.known_issues import read_known_issues as read_known
 from fuzz.errors import ConfigurationError, StoreError
 from fuzz.report import json_output, tables
+from fuzz.targets.clause_sets import clauses_of
+from fuzz.targets.target import Target
 
 DEFAULT_SECONDS = 60.0
 REPORT = "report.html"
@@ -198,8 +200,9 @@ def _campaign_configuration(options: argparse.Namespace) -> Configuration:
     seconds = options.seconds
     if seconds is None and options.cases is None:
         seconds = DEFAULT_SECONDS
+    targets = usable_targets(options.target)
     return Configuration(
-        targets=tuple(target.name for target in usable_targets(options.target)),
+        targets=tuple(target.name for target in targets),
         seed=options.seed,
         profile=options.profile,
         device=options.device,
@@ -208,7 +211,22 @@ def _campaign_configuration(options: argparse.Namespace) -> Configuration:
         cases=options.cases,
         limit=options.case_timeout,
         cluster=options.cluster,
+        clauses=_judged_clauses(options, targets),
     )
+
+
+def _judged_clauses(options: argparse.Namespace, targets: Sequence[Target]) -> tuple[str, ...]:
+    """The clauses that the options ask for, none if that is all that the targets promise."""
+    if not (options.clauses or options.without):
+        return ()
+    clauses = clauses_of(options.clauses or ("everything",), options.without)
+    for target in targets:
+        if not set(clauses) & set(target.promised):
+            raise ConfigurationError(
+                f"target {target.name!r} promises none of the clauses that are to be judged: it promises "
+                f"{', '.join(target.promised)}"
+            )
+    return clauses
 
 
 def _default_jobs(options: argparse.Namespace) -> int:

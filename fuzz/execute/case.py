@@ -48,6 +48,7 @@ from fuzz.ir.nodes import (
     Call,
     Program,
     Require,
+    Scenario,
     TensorStep,
     Write,
     on_device,
@@ -75,12 +76,36 @@ def execute(program: Program, target: Target, *, first: bool = False) -> Result:
     lacking = target.lacking(program)
     if lacking is not None:
         return Result("refused", reason=f"{LACKS}{lacking}")
+    program = as_promised(program, target)
     if program.scenario.device == BOTH:
         result = _case_on_both_devices(program, target)
     else:
         result = execute_trials(*load_calls(program), target, first=first)
     declined = target.declining(program) if result.outcome == "refused" else None
     return result if declined is None else replace(result, reason=f"{LACKS}{declined}: {result.reason}")
+
+
+def as_promised(program: Program, target: Target) -> Program:
+    """The program as it is judged on a target: of one that promises nothing of gradients without grad mode.
+
+    Nothing is differentiated then, and nothing else is done after the calls than usual. Where the target does
+    not promise `repeat`, there is one call, and without `threads` each is made in one.
+    """
+
+    def judged(scenario: Scenario) -> Scenario:
+        if "threads" not in promised:
+            scenario = replace(scenario, threads=False)
+        if "gradients" in promised:
+            return scenario
+        return replace(scenario, grad=False, differentiate=None, steps=())
+
+    promised = target.promised
+    later = program.later if "repeat" in promised else ()
+    return replace(
+        program,
+        scenario=judged(program.scenario),
+        later=tuple(replace(call, scenario=judged(call.scenario)) for call in later),
+    )
 
 
 def execute_trials(
@@ -207,7 +232,8 @@ def _discount_control(
         # (What draws otherwise each time cannot be held against, and finds nothing: it is asked what it does
         # to eager instead.)
         if result.outcome != "agree" and _is_of_later_backwards(result):
-            of_its_own = _difference_set(_compare_case_with(function, trials, control, eager_itself))
+            alike_judged = replace(control, clauses=target.clauses)
+            of_its_own = _difference_set(_compare_case_with(function, trials, alike_judged, eager_itself))
         alike = _is_of_later_backwards(result) and _difference_set(found) == of_its_own
     except Exception:
         result = None

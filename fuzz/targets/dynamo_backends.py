@@ -79,7 +79,7 @@ def backend_target(
         prepare=partial(_prepare_backend, prepare, reset, compile_function),
         reset=partial(_reset_backend, reset),
         controls=((DYNAMO, AOT_EAGER) if aot else (DYNAMO,)) if controls is None else controls,
-        **{"in_pieces": True, **more},
+        **{"in_pieces": True, "clauses": ("torch.compile",), **more},
     )
 
 

@@ -27,6 +27,7 @@ from fuzz.errors import TargetError
 from fuzz.features.traits import TRAITS
 from fuzz.patterns import matches
 from fuzz.targets.builtin_targets import SHIPPED
+from fuzz.targets.clause_sets import clauses_of
 from fuzz.targets.dynamo_backends import PREFIX, dynamo_backends, named_backend, reset_dynamo
 from fuzz.targets.target import CAPABILITIES, Target, do_nothing
 
@@ -113,7 +114,17 @@ def _make_current_folder_importable() -> str:
 
 
 def _check_plugin_capabilities(target: Target, name: str) -> None:
-    """A misspelt capability would be one that the target is believed to have."""
+    """A misspelt capability would be one that the target is believed to have.
+
+    So would a misspelt clause."""
+    try:
+        clauses_of(target.clauses)
+    except TargetError as error:
+        raise TargetError(f"target {name!r} promises what is no clause: {error}") from error
+    try:
+        _ = target.arithmetic
+    except ValueError as error:
+        raise TargetError(f"target {name!r} computes in what is no precision: {error}") from error
     words = [("lacks", word) for word in target.lacks] + [("declines", word) for word in target.declines]
     for verb, word in words:
         if word not in CAPABILITIES and not any(matches(word, trait) for trait in TRAITS):

@@ -15,18 +15,22 @@ import torch
 from oracles.observation.operation_mode import OperationMode
 from oracles.rerun.dense_operands import repeats_elements, tensors
 
+_EPS = torch.finfo(torch.float64).eps
+
 
 class RandomRounding(OperationMode):
     """Moves each element that an operation computes in double precision by its last digit, up or down as a
     generator of its own has it (`seed`); all else (strides, aliases, version counters) is as without it.
-    Views, and what is drawn or made of nothing, are left as they are.
+    Views, and what is drawn or made of nothing, are left as they are. With another `eps` it is the last
+    digit of a precision that has this one.
 
-        with Rounded(0):
+        with RandomRounding(0):
             torch.ones(2, dtype=torch.float64) * 3    # 3.0000000000000004, or 2.9999999999999996
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, eps: float = _EPS) -> None:
         super().__init__()
+        self._eps = eps
         self._generator = torch.Generator().manual_seed(seed)
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -36,7 +40,7 @@ class RandomRounding(OperationMode):
         for result in tensors(results):
             if result.dtype in _DOUBLE and not repeats_elements(result):
                 sign = torch.randint(2, result.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
-                result.data.mul_(1 + _EPS * sign.to(result.device))  # which moves no version counter
+                result.data.mul_(1 + self._eps * sign.to(result.device))  # which moves no version counter
         return results
 
 
@@ -45,5 +49,4 @@ def _has_tensors(*given: Any) -> bool:
 
 
 _DOUBLE = {torch.float64, torch.complex128}
-_EPS = torch.finfo(torch.float64).eps
 _LEFT = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
