@@ -91,6 +91,11 @@ def _command_line_parser() -> argparse.ArgumentParser:
     targets = _command(commands, "targets", "cases:targets", "list the compilers that can be tested")
     targets.add_argument("--json", action="store_true")
 
+    traits = _command(
+        commands, "traits", "installation:traits", "list what programs have, and a target may lack or decline"
+    )
+    traits.add_argument("--json", action="store_true", help=_JSON)
+
     doctor = _command(
         commands, "doctor", "installation:doctor", "say whether all works with the torch that is installed"
     )
@@ -168,7 +173,20 @@ def _add_compare(commands: Any) -> None:
 def _add_programs(parser: Any) -> None:
     parser.add_argument("--seed", type=_seed, default=0, metavar="K", help="which programs (default: 0)")
     parser.add_argument(
-        "--profile", default="mixed", metavar="P", help="which kind of programs (default: mixed)"
+        "--profile",
+        default="mixed",
+        metavar="P",
+        help="which kind of programs, or package.module:NAME of a Profile of yours (default: mixed)",
+    )
+    parser.add_argument(
+        "--operators",
+        type=_names,
+        default=(),
+        metavar="NAMES",
+        help="programs of these operators alone, of those that `aotfuzz traits` lists; * stands for anything",
+    )
+    parser.add_argument(
+        "--without-operators", type=_names, default=(), metavar="NAMES", help="programs without these"
     )
     parser.add_argument("--device", type=_device, default="cpu", metavar="D", help=_DEVICE)
 

@@ -190,11 +190,11 @@ def _known_issues_of_options(name: str | None) -> tuple[tuple[Issue, ...], Path]
 
 def _campaign_configuration(options: argparse.Namespace) -> Configuration:
     """The campaign that the options ask for; FuzzError if it cannot be had here."""
-    from fuzz.generate.profiles import PROFILES
+    from fuzz.generate.profile_names import find_profile, profile_name
     from fuzz.targets.catalog import usable_targets
 
-    if options.profile not in PROFILES:
-        raise ConfigurationError(f"no profile named {options.profile!r}; there are {', '.join(PROFILES)}")
+    profile = profile_name(options.profile, options.operators, options.without_operators)
+    find_profile(profile)
     if not options.cluster:
         require_device(options.device)
     seconds = options.seconds
@@ -204,7 +204,7 @@ def _campaign_configuration(options: argparse.Namespace) -> Configuration:
     return Configuration(
         targets=tuple(target.name for target in targets),
         seed=options.seed,
-        profile=options.profile,
+        profile=profile,
         device=options.device,
         jobs=options.jobs or _default_jobs(options),
         seconds=seconds,

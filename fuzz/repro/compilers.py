@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from keyword import iskeyword
 
 from fuzz.errors import TargetError
+from fuzz.targets.adapters import ADAPTED, adapter
 from fuzz.targets.dynamo_backends import PREFIX, dynamo_backends
 from fuzz.targets.plugins import registered_targets
 
@@ -129,6 +130,9 @@ def compiler_named(target: str) -> Compiler:
     """
     if target in _COMPILE:
         return Compiler(target, *_COMPILE[target], exact=target in _EXACT)
+    if target in ADAPTED:
+        adapted = adapter(target)
+        return Compiler(target, adapted.setup, adapted.compiled)
     backend = target.removeprefix(PREFIX)
     if target.startswith(PREFIX) and backend in dynamo_backends():
         return Compiler(target, "", f"torch.compile(f, backend={backend!r})")

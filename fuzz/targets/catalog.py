@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzz.errors import TargetError
 from fuzz.targets import plugins
+from fuzz.targets.adapters import ADAPTED, adapter
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.target import Target
 
@@ -18,7 +19,9 @@ def find_target(name: str) -> Target:
     >>> find_target("eager").compile(len) is len
     True
     """
-    return SHIPPED[name] if name in SHIPPED else plugins.load(name)
+    if name in SHIPPED:
+        return SHIPPED[name]
+    return adapter(name).target if name in ADAPTED else plugins.load(name)
 
 
 def usable_targets(names: list[str]) -> list[Target]:

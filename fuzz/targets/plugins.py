@@ -14,18 +14,17 @@ asked for by name.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 from dataclasses import replace
 from importlib import metadata
-from keyword import iskeyword
-from pathlib import Path
 from typing import Any
 
 from fuzz.errors import TargetError
 from fuzz.features.traits import TRAITS
+from fuzz.module_attributes import load_attribute, make_current_folder_importable
 from fuzz.patterns import matches
+from fuzz.targets.adapters import ADAPTED
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.clause_sets import clauses_of
 from fuzz.targets.dynamo_backends import PREFIX, dynamo_backends, named_backend, reset_dynamo
@@ -40,7 +39,9 @@ def registered_targets() -> dict[str, str]:
     A name that a shipped target has is not among them.
     """
     found = {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
-    return {name: value for name, value in sorted(found.items()) if name not in SHIPPED}
+    return {
+        name: value for name, value in sorted(found.items()) if name not in SHIPPED and name not in ADAPTED
+    }
 
 
 def load(name: str) -> Target:
@@ -52,7 +53,7 @@ def load(name: str) -> Target:
         target = named_backend(name.removeprefix(PREFIX))
         if target is not None:
             return target
-        _make_current_folder_importable()
+        make_current_folder_importable()
         if importlib.util.find_spec(PREFIX.removesuffix(":")) is None:
             known = ", ".join(dynamo_backends())
             raise TargetError(f"target {name!r}: Dynamo has no such backend; it has {known}")
@@ -61,7 +62,7 @@ def load(name: str) -> Target:
     path = registered.get(name, name)
     if ":" not in path:
         raise TargetError(
-            f"no target named {name!r}; shipped are {', '.join(SHIPPED)}, "
+            f"no target named {name!r}; shipped are {', '.join([*SHIPPED, *ADAPTED])}, "
             + (f"registered are {', '.join(registered)}, " if registered else "")
             + "and your own is written package.module:function"
         )
@@ -79,38 +80,12 @@ def attribute(what: str, path: str, must_be: str) -> Any:
 
     Raises TargetError, which begins with `what`, if there is no such module or attribute, if the attribute
     cannot be called (then it says what it `must_be`), or if the module fails."""
-    module_name, _, attribute = path.partition(":")
-    words = f"{module_name}.{attribute}".split(".")
-    if not all(word.isidentifier() and not iskeyword(word) for word in words):
-        raise TargetError(f"{what} is not of the form package.module:function")
-    here = _make_current_folder_importable()
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise TargetError(
-                f"{what}: no module named {error.name!r} (looked in {here} and the installed packages)"
-            ) from error
-        raise TargetError(f"{what}: importing {module_name} failed: {error}") from error
-    except Exception as error:
-        raise TargetError(
-            f"{what}: importing {module_name} failed: {type(error).__name__}: {error}"
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise TargetError(f"{what}: {module_name} has no attribute {attribute!r}")
-        found = getattr(found, part)
+    found = load_attribute(what, path, TargetError)
     if not callable(found):
-        raise TargetError(f"{what}: {attribute} is of type {type(found).__name__}; it must be {must_be}")
+        raise TargetError(
+            f"{what}: {path.partition(':')[2]} is of type {type(found).__name__}; it must be {must_be}"
+        )
     return found
-
-
-def _make_current_folder_importable() -> str:
-    """Have modules of the current folder found, as they are for `python -m`; its path."""
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    return here
 
 
 def _check_plugin_capabilities(target: Target, name: str) -> None:

@@ -35,7 +35,7 @@ from fuzz.execute.eager_case import judge_eager, observe_eager
 from fuzz.execute.garbage import sweep_garbage
 from fuzz.features.traits import traits
 from fuzz.generate import generate
-from fuzz.generate.profiles import PROFILES
+from fuzz.generate.profile_names import find_profile
 from fuzz.ir.nodes import on_device
 from fuzz.program.decode import Program, from_json, to_json
 from fuzz.targets.catalog import find_target
@@ -48,7 +48,7 @@ HANDLER = "fuzz.campaign.workers.handlers:handle_item"
 
 def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program:
     """Case `index` of a campaign: the same on every machine and whatever ran before it."""
-    made = generate(SeededChoices(seed, index), PROFILES[profile])
+    made = generate(SeededChoices(seed, index), find_profile(profile))
     if device == "cpu":
         return made
     return on_device(made, device)
