@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from oracles.comparison.comparator import differences
-from oracles.comparison.context import Difference
+from oracles.comparison.context import Difference, outcome, same_exception
 from oracles.comparison.tolerance import EXACTLY_AS_SAID, Arithmetic
 from oracles.findings import CLAUSES, Outcome, Verdict
 from oracles.observation.records import Observation
@@ -46,8 +46,9 @@ def judge(
     equal bit for bit, and none of these runs is used. What is of other clauses than `clauses` is not judged.
     `arithmetic` says in which precision the target computes.
 
-    The case is poisoned when the target refused it (without leaving a mark), when eager and its control
-    differ, or when all that differs are elements that are noise in eager itself.
+    The case is poisoned when the target refused it (without leaving a mark), when one of the two raised and
+    `errors` are not judged, when eager and its control differ, or when all that differs are elements that
+    are noise in eager itself.
 
         judge(observe(f, make), observe(compiled, make), None, lambda: observe(f, make)).outcome
     """
@@ -71,6 +72,9 @@ def judge(
     if not found:
         if target.refused is not None:
             return Verdict(Outcome.POISONED, (), f"refused: {target.refused}")
+        if not same_exception(eager.raised, target.raised):
+            left, right = outcome(eager.raised), outcome(target.raised)
+            return Verdict(Outcome.POISONED, (), f"not judged: {left} in eager, {right} in the target")
         how = "agree within the error policy of double precision" if double is not None else "agree"
         return Verdict(Outcome.AGREE, (), how)
     if control is not None:

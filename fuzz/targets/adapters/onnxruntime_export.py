@@ -8,7 +8,8 @@ are refusals.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from fuzz.targets.adapters.adapter import Adapter, requires
 from fuzz.targets.adapters.flat_calls import compile_flat
@@ -29,7 +30,13 @@ def _export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> Fun
 
 
 def _prepare() -> None:
+    """Keep the exporter's table of operators, which it makes for each program: two thirds of its time."""
+    from torch.onnx._internal.exporter import _registration
+
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    registry: Any = _registration.ONNXRegistry
+    if not hasattr(registry.from_torchlib, "cache_info"):
+        registry.from_torchlib = staticmethod(cache(registry.from_torchlib))
 
 
 def _refusal(error: BaseException) -> str | None:

@@ -103,6 +103,15 @@ def test_what_stands_behind_a_clause_that_is_not_judged_is_seen() -> None:
         assert execute(SQUARE_OF_LEAF, _target(detaching, *clauses)).outcome == outcome
 
 
+def test_a_target_that_raises_proves_nothing_where_errors_are_not_judged() -> None:
+    def fails(_function: Function) -> Function:
+        raise ValueError("cannot do that")
+
+    result = execute(SINE, _target(fails, "values", "gradients"))
+    assert (result.outcome, result.findings) == ("poisoned", ())
+    assert result.reason == "not judged: no exception in eager, ValueError: cannot do that in the target"
+
+
 def test_a_campaign_judges_what_is_chosen_of_what_is_promised() -> None:
     item = handlers.program_item(SQUARE_OF_LEAF, f"{__name__}:detaching")
     assert [one["clause"] for one in handlers.handle_item(item)["findings"]] == ["autograd-metadata"]
