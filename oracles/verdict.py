@@ -73,8 +73,8 @@ def judge(
         if target.refused is not None:
             return Verdict(Outcome.POISONED, (), f"refused: {target.refused}")
         if not same_exception(eager.raised, target.raised):
-            left, right = outcome(eager.raised), outcome(target.raised)
-            return Verdict(Outcome.POISONED, (), f"not judged: {left} in eager, {right} in the target")
+            here, there = outcome(eager.raised), outcome(target.raised)
+            return Verdict(Outcome.POISONED, (), f"not judged: {here} in eager, {there} in the target")
         how = "agree within the error policy of double precision" if double is not None else "agree"
         return Verdict(Outcome.AGREE, (), how)
     if control is not None:

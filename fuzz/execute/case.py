@@ -56,6 +56,7 @@ from fuzz.ir.nodes import (
     where_names_are,
 )
 from fuzz.operators import OPERATORS
+from fuzz.program.decode import ProgramError, check
 from fuzz.program.printer import Loaded, load, upcast
 from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Function, Target
@@ -76,7 +77,10 @@ def execute(program: Program, target: Target, *, first: bool = False) -> Result:
     lacking = target.lacking(program)
     if lacking is not None:
         return Result("refused", reason=f"{LACKS}{lacking}")
-    program = as_promised(program, target)
+    try:
+        program = as_promised(program, target)
+    except ProgramError:
+        return Result("refused", reason=f"{LACKS}gradients")
     if program.scenario.device == BOTH:
         result = _case_on_both_devices(program, target)
     else:
@@ -90,6 +94,9 @@ def as_promised(program: Program, target: Target) -> Program:
 
     Nothing is differentiated then, and nothing else is done after the calls than usual. Where the target does
     not promise `repeat`, there is one call, and without `threads` each is made in one.
+
+    Raises:
+        ProgramError: there is no such program, because a statement of it needs a gradient.
     """
 
     def judged(scenario: Scenario) -> Scenario:
@@ -101,11 +108,14 @@ def as_promised(program: Program, target: Target) -> Program:
 
     promised = target.promised
     later = program.later if "repeat" in promised else ()
-    return replace(
+    changed = replace(
         program,
         scenario=judged(program.scenario),
         later=tuple(replace(call, scenario=judged(call.scenario)) for call in later),
     )
+    if changed != program:
+        check(changed)
+    return changed
 
 
 def execute_trials(

@@ -2,6 +2,7 @@
 
     openvino                 OpenVINO's backend of torch.compile
     onnxruntime_export       ONNX Runtime, through torch.onnx.export
+    tvm_relax                Apache TVM, through torch.export and Relax
     torch_export             torch.export and run_decompositions
     torchscript_trace        torch.jit.trace
     functorch_ts             functorch.compile: ts_compile and memory_efficient_fusion
@@ -22,6 +23,7 @@ from fuzz.targets.adapters.adapter import Adapter
 _MODULES = {
     "openvino": ("openvino",),
     "onnxruntime_export": ("onnxruntime",),
+    "tvm_relax": ("tvm",),
     "torch_export": ("torch-export",),
     "torchscript_trace": ("torchscript-trace",),
     "functorch_ts": ("functorch-ts-compile", "functorch-memory-efficient-fusion"),

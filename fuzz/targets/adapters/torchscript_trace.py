@@ -5,6 +5,7 @@ A trace has no modes, hooks or Python objects, and what is no tensor is a consta
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 def _export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> Function:
     import torch
 
-    # The tracer runs the function, which may write to its arguments: it is given others.
-    copies = tuple(one.detach().clone().requires_grad_(one.requires_grad) for one in arguments)
+    # The tracer runs the function, which may write to its arguments: it is given others that lie as they do.
+    copies = copy.deepcopy(tuple(one.detach() for one in arguments))
+    for one, argument in zip(copies, arguments, strict=True):
+        one.requires_grad_(argument.requires_grad)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         traced: Function = torch.jit.trace(module, copies, check_trace=False)  # type: ignore[no-untyped-call]
@@ -29,9 +32,13 @@ def _export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> Fun
 
 
 _SCRIPT = """
+import copy
+
 def trace(f):
     def call(*args):
-        copies = tuple(one.detach().clone().requires_grad_(one.requires_grad) for one in args)
+        copies = copy.deepcopy(tuple(one.detach() for one in args))
+        for one, arg in zip(copies, args):
+            one.requires_grad_(arg.requires_grad)
         return torch.jit.trace(f, copies, check_trace=False)(*args)
 
     return call
@@ -43,8 +50,13 @@ TARGETS = {
             "torchscript-trace",
             "torch.jit.trace, run with the arguments that it was traced with",
             compile_flat(_export),
-            clauses=clauses_of(("training",), without=("repeat", "threads", "lifetime", "once", "refusals")),
-            lacks=("cuda", "module", "python", "random", "subclass"),
+            clauses=clauses_of(
+                ("results", "strides", "aliasing"), without=("repeat", "threads", "lifetime", "refusals")
+            ),
+            lacks=(
+                *("cuda", "module", "python", "random", "subclass", "argument: parameter"),
+                *("gradient: retained", "gradient: hook", "metadata: requires_grad_", "metadata: detach_"),
+            ),
         ),
         _SCRIPT,
         "trace(f)",

@@ -18,12 +18,19 @@ from fuzz.cli import _command_line_parser, main
 from fuzz.commands.campaigns import _campaign_configuration
 from fuzz.errors import ConfigurationError, TargetError
 from fuzz.execute.case import as_promised, execute
-from fuzz.ir.nodes import Backward, Scenario
+from fuzz.ir.nodes import Backward, Program, Ref, Scenario, Storage
 from fuzz.targets.catalog import find_target
 from fuzz.targets.clause_sets import CLAUSE_SETS, clauses_of
 from fuzz.targets.plugins import load
 from oracles import CLAUSES, Finding, is_judged
-from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE, SINE, SINE_OF_ANOTHER_SIZE, SQUARE_OF_LEAF
+from tests.support.fuzz.small_programs import (
+    DOUBLE_IN_PLACE,
+    SINE,
+    SINE_OF_ANOTHER_SIZE,
+    SQUARE_OF_LEAF,
+    call,
+    program,
+)
 
 Function = Callable[..., Any]
 
@@ -80,9 +87,21 @@ def test_a_program_is_called_as_the_target_promises() -> None:
     assert (narrow.later, narrow.scenario) == ((), replace(both.scenario, threads=False))
 
 
-@pytest.mark.parametrize("program", [SINE, SQUARE_OF_LEAF, DOUBLE_IN_PLACE, SINE_OF_ANOTHER_SIZE])
-def test_a_runtime_for_inference_differs_in_nothing_that_it_promises(program: Any) -> None:
-    assert execute(program, _target(_without_history, "inference")).outcome == "agree"
+def test_a_program_that_needs_a_gradient_is_lacking_where_none_is_promised() -> None:
+    retained = program(
+        call("sin", "a0", to="v0"),
+        call("retain_grad", "v0"),
+        returns=Ref("v0"),
+        storage=Storage("float32", (3,), 1, requires_grad=True),
+    )
+    assert execute(retained, find_target("eager")).outcome == "agree"
+    result = execute(retained, _target(_without_history, "inference"))
+    assert (result.outcome, result.reason) == ("refused", "lacks gradients")
+
+
+@pytest.mark.parametrize("given", [SINE, SQUARE_OF_LEAF, DOUBLE_IN_PLACE, SINE_OF_ANOTHER_SIZE])
+def test_a_runtime_for_inference_differs_in_nothing_that_it_promises(given: Program) -> None:
+    assert execute(given, _target(_without_history, "inference")).outcome == "agree"
 
 
 def test_what_stands_behind_a_clause_that_is_not_judged_is_seen() -> None:
