@@ -53,7 +53,7 @@ TARGETS = {
             compile_flat(_export),
             _refusal,
             clauses=clauses_of(("results",), without=("repeat", "threads", "lifetime", "refusals")),
-            lacks=("cuda", "python", "subclass", "argument: parameter"),
+            lacks=("cuda", "python", "random", "subclass", "argument: parameter", "gradient: retained"),
         ),
         _SCRIPT,
         "export(f)",

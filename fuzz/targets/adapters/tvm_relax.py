@@ -35,7 +35,7 @@ def _export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> Fun
 
     def call(*tensors: torch.Tensor) -> list[Any]:
         given = [tvm.runtime.from_dlpack(tensor.detach().contiguous()) for tensor in tensors]
-        return [torch.from_dlpack(result) for result in machine["main"](*given)]
+        return [torch.utils.dlpack.from_dlpack(result) for result in machine["main"](*given)]
 
     return call
 
