@@ -87,6 +87,15 @@ def _command_line_parser() -> argparse.ArgumentParser:
     repro = _command(commands, "repro", "cases:repro", "print a script that shows a case with torch alone")
     repro.add_argument("file", type=Path, metavar="FILE")
     repro.add_argument("--target", metavar="T", help="for another target than the one of the file")
+    repro.add_argument(
+        "--format",
+        choices=("script", "issue"),
+        default="script",
+        help="issue: Markdown for PyTorch's bug template; this runs the case (default: script)",
+    )
+    repro.add_argument(
+        "--check", action="store_true", help="with --format issue: say which of the 13 points it has"
+    )
 
     targets = _command(commands, "targets", "cases:targets", "list the compilers that can be tested")
     targets.add_argument("--json", action="store_true")

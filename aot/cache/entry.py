@@ -40,7 +40,8 @@ def entry_of(
 ) -> CacheEntry | None:
     """The place of a call's compile; None where it is not to be kept. See `cache_key`."""
     try:
-        return CacheEntry(folder, cache_key(module, places, arguments, spec, options))
+        views = frozenset(i for i, tensor in enumerate(arguments.tensors) if tensor._is_view())
+        return CacheEntry(folder, cache_key(module, places, arguments, spec, options), views, len(places))
     except Uncacheable as error:
         _uncached(folder, error)
         return None
@@ -52,11 +53,18 @@ def _uncached(folder: Store, error: Uncacheable) -> None:
 
 
 class CacheEntry:
-    """One place."""
+    """One place.
 
-    def __init__(self, folder: Store, key: Key) -> None:
+    Args:
+        views: which tensors of the call are views.
+        places: how many places the module has for tensors; None for what is no module.
+    """
+
+    def __init__(self, folder: Store, key: Key, views: frozenset[int], places: int | None) -> None:
         self._folder = folder
         self._key = key
+        self._views = views
+        self._places = places
         self._content = b""  # what was read, as a digest
         self._failure: Exception | None = None
 
@@ -143,7 +151,7 @@ class CacheEntry:
             decode(context, frozenset[int], differentiated),
             decode(context, CastUse, casts),
         )
-        check_lowered(blueprint)
+        check_lowered(blueprint, self._views, self._places)
         return blueprint
 
 

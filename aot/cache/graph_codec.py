@@ -202,6 +202,8 @@ def decode_graph(
         named = {_name(key): context.constant(one) for key, one in pairs}
         if op == "placeholder" and target != name:
             raise Corrupt(f"an input of two names: {name!r:.80}")
+        if op == "placeholder" and value is None:
+            raise Corrupt(f"an input of which nothing is known: {name!r:.80}")
         node = graph.create_node(op, target, given, named, _name(name))
         if node.name != name:  # which torch would give to nothing
             raise Corrupt(f"no name for a node: {name!r:.80}")

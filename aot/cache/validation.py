@@ -36,6 +36,7 @@ from aot.runtime.saved_values import Saved, SelfSaved, VersionCheck
 from aot.runtime.schedule import schedule
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import GradientLayout
+from aot.torch_internals import pytree
 
 # Of what the numbers in a field are, for each class.
 _NUMBERS: Mapping[type, Mapping[str, str]] = {
@@ -53,7 +54,7 @@ _NUMBERS: Mapping[type, Mapping[str, str]] = {
     Write: {"tensor": "tensor", "value": "value"},
     Memory: {"tensor": "tensor", "value": "returned"},
     ArgumentRoot: {"tensor": "tensor"},
-    BaseRoot: {"tensor": "tensor"},
+    BaseRoot: {"tensor": "view"},
     ValueRoot: {"value": "returned"},
     AliasRoot: {"root": "root", "history": "returned"},
     FunctionViewRoot: {"base": "root", "history": "returned"},
@@ -71,8 +72,16 @@ _NUMBERS: Mapping[type, Mapping[str, str]] = {
 }
 
 
-def check_lowered(blueprint: Lowered) -> None:
-    """See that the parts belong together.
+# The field that says that the base of an argument is meant, and not the argument.
+_OF_BASE: Mapping[type, str] = {Write: "base", ArgumentEdge: "of_base", WrittenEdge: "of_base"}
+
+
+def check_lowered(blueprint: Lowered, views: Collection[int], places: int | None) -> None:
+    """See that the parts belong together, and to a call.
+
+    Args:
+        views: which tensors of the call are views.
+        places: how many places the module has for tensors; None for what is no module.
 
     Raises:
         Corrupt: they do not.
@@ -81,7 +90,7 @@ def check_lowered(blueprint: Lowered) -> None:
     if not len(blueprint.backwards) == len(blueprint.again) == len(plan.parts):
         raise Corrupt("parts of several compiles")
     _check_lowered_whole(plan, blueprint.forward)
-    _check_number_ranges(plan)
+    _check_number_ranges(plan, views)
     for part in plan.parts:
         _check_segment_numbers(part.segment, part.own, len(part.saved), plan)
     for backward, part in zip(blueprint.backwards, plan.parts, strict=True):
@@ -98,6 +107,17 @@ def check_lowered(blueprint: Lowered) -> None:
         raise Corrupt("no tensor that is cast")
     if blueprint.spec.num_leaves != len(plan.outputs):
         raise Corrupt("a tree of other results")
+    if places is not None:
+        _check_module_results(blueprint.spec, places)
+
+
+def _check_module_results(spec: pytree.TreeSpec, places: int) -> None:
+    """They are what the module returns, and a dict of what it has put into its places."""
+    tree = pytree.tree_unflatten(range(spec.num_leaves), spec)
+    if type(tree) is not tuple or len(tree) != 2 or type(tree[1]) is not dict:
+        raise Corrupt("a tree of other results")
+    if not all(type(number) is int and 0 <= number < places for number in tree[1]):
+        raise Corrupt("results for other places")
 
 
 def _check_lowered_whole(plan: Plan, forward: fx.GraphModule) -> None:
@@ -133,9 +153,10 @@ def _copies(module: fx.GraphModule) -> Sequence[int]:
     return [inputs[node.args[0]] for node in copies]
 
 
-def _check_number_ranges(plan: Plan) -> None:
+def _check_number_ranges(plan: Plan, views: Collection[int]) -> None:
     known: Mapping[str, Collection[int]] = {
         "tensor": range(plan.tensors),
+        "view": views,
         "value": range(len(plan.values)),
         "returned": frozenset(plan.returned),
         "root": range(len(plan.roots)),
@@ -153,6 +174,9 @@ def _check_number_ranges(plan: Plan) -> None:
         if type(value) in (tuple, frozenset):
             stack += [one for one in value if type(one) not in _LEAVES]
             continue
+        of_base = _OF_BASE.get(type(value))
+        if of_base is not None and getattr(value, of_base) and value.tensor not in views:
+            raise Corrupt(f"no view: {value.tensor}")
         for name, counted in _fields(type(value)):  # type: ignore[arg-type]
             inner = getattr(value, name)
             if inner is None:

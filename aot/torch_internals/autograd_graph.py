@@ -105,14 +105,16 @@ def grad_input_metadata(node: Any, number: int) -> tuple[tuple[int, ...], torch.
 
 @contextlib.contextmanager
 def functions_skipped(nodes: Sequence[Any]) -> Iterator[None]:
-    """While this lasts, backwards do not call the custom functions of these nodes; they give no gradients."""
-    for node in nodes:
-        node.apply = functools.partial(_return_no_gradients, len(node.needs_input_grad))
-    try:
-        yield
-    finally:
+    """While this lasts, backwards do not call the custom functions of these nodes; they give no gradients.
+
+    It may be entered again for the same nodes, as for a conditional within another one.
+    """
+    with contextlib.ExitStack() as stack:
         for node in nodes:
-            del node.apply
+            if "apply" not in vars(node):
+                node.apply = functools.partial(_return_no_gradients, len(node.needs_input_grad))
+                stack.callback(delattr, node, "apply")
+        yield
 
 
 def _return_no_gradients(count: int, *gradients: Tensor | None) -> tuple[None, ...]:

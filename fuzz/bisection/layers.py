@@ -29,14 +29,14 @@ from fuzz.safe_text import one_line, shell_command
 _RUNS = 150
 _SEARCH = "fuzz.bisection.layer_search"
 # torch's backends, from the least to the most, the layer that each adds and its label in PyTorch's triage.
-_LAYERS = {
+BACKEND_LAYERS = {
     "eager": (DYNAMO, "module: dynamo"),
     "aot_eager": (AOT_AUTOGRAD, "module: pt2-dispatcher"),
     "aot_eager_decomp_partition": (DECOMPOSITIONS, "module: pt2-dispatcher"),
     "inductor": (INDUCTOR, "module: inductor"),
 }
 DYNAMIC_SHAPES = "module: dynamic shapes"
-LABELS = {EAGER: "", BACKEND: "", **dict(_LAYERS.values())}
+LABELS = {EAGER: "", BACKEND: "", **dict(BACKEND_LAYERS.values())}
 """The label of each layer in PyTorch's triage, "" where it has none."""
 
 
@@ -114,7 +114,7 @@ def find_layer(interpreter: Interpreter, script: Script, *, folder: Path, limit:
         ScriptError: the script is right, cannot tell, or never calls `torch.compile`.
     """
     folder = folder.absolute()
-    isolation = _isolation(folder)
+    isolation = isolate(folder)
     try:
         found = _search(interpreter, script, folder, limit, isolation)
         blame = _blame(interpreter, script, found)
@@ -127,7 +127,7 @@ def find_layer(interpreter: Interpreter, script: Script, *, folder: Path, limit:
             shutil.rmtree(place, ignore_errors=True) if place.is_dir() else place.unlink(missing_ok=True)
 
 
-def _isolation(folder: Path) -> dict[str, str]:
+def isolate(folder: Path) -> dict[str, str]:
     """The environment that keeps what torch writes in a folder, and every compile from finding another's."""
     for name in ("cache", "tmp"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ def _blame(interpreter: Interpreter, script: Script, found: Mapping[str, Any]) -
     if found["blamed"] is None:
         return Blame(torch, "", said="it is right under torch's bisector, which caches nothing", runs=runs)
     blamed = found["blamed"]
-    layer, label = _LAYERS[blamed["backend"]]
+    layer, label = BACKEND_LAYERS[blamed["backend"]]
     said = ""
     if layer == INDUCTOR and run.is_custom and not blamed["subsystem"]:
         layer, label, said = BACKEND, "", f"the backend of the script: {', '.join(found['backends'])}"
@@ -205,7 +205,7 @@ def _blame(interpreter: Interpreter, script: Script, found: Mapping[str, Any]) -
 
 
 def _is_custom(backends: Sequence[str]) -> bool:
-    return any(name not in _LAYERS for name in backends)
+    return any(name not in BACKEND_LAYERS for name in backends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class _Runner:
             return Command(wrong.words, before), Command(wrong.words, after)
         if backend == "eager":
             return Command(self.plain.words, {"TORCH_COMPILE_DISABLE": "1"}), wrong
-        names = list(_LAYERS)
+        names = list(BACKEND_LAYERS)
         less = names[names.index(backend) - 1]
         if self.is_custom and backend == "inductor":
             wrong = Command(self.plain.words, {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"})

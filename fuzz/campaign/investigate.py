@@ -227,9 +227,14 @@ def _confirmed_finding(
     """A finding that fresh workers show: in a bucket, with its script tried."""
     finding = buckets.primary_finding(seen.findings)
     program = as_promised(program, find_target(suspect.target))
-    text = repro_script.repro_script(program, suspect.target, finding)
     bucket = buckets.bucket(seen.findings, program)
-    state: State = "shown" if runner.shows(text, finding) else "confirmed"
+    # A short script looks at one thing. What it does not show, one that looks at everything may.
+    texts = dict.fromkeys(
+        repro_script.repro_script(program, suspect.target, finding, long=long) for long in (False, True)
+    )
+    shown = next((text for text in texts if runner.shows(text, finding)), None)
+    text = shown or next(iter(texts))
+    state: State = "confirmed" if shown is None else "shown"
     return Example(suspect, program, seen, bucket, text, state, evaluations)
 
 

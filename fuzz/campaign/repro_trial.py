@@ -44,7 +44,7 @@ def run_repro(text: str) -> dict[str, Any]:
         try:
             exec(compile(text, file.name, "exec"), space)
         except SystemExit as leave:
-            status = leave.code if isinstance(leave.code, int) else 0 if leave.code is None else 1
+            status = int(leave.code) if isinstance(leave.code, int) else 0 if leave.code is None else 1
         except Exception:
             status = BROKEN
     return {"status": status, "ends": list(_repro_endings(space)) if status == 1 else []}
@@ -56,6 +56,8 @@ def _repro_endings(space: dict[str, Any]) -> list[list[str]]:
     if status is not None:  # of the process that the target ran in
         return [[_RETURNED, f"crash, {exit_cause(status)}" if isinstance(status, int) else "timeout"]]
     eager, target, keys = (space.get(name) for name in ("eager", "target", "differences"))
+    if isinstance(eager, str) and isinstance(target, str):
+        return [[encodable(eager), encodable(target)]]
     if not (isinstance(eager, dict) and isinstance(target, dict) and isinstance(keys, list)):
         return []
     pairs = [[side.get(key, _RETURNED) for side in (eager, target)] for key in keys]

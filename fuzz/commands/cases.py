@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from tabulate import tabulate
 
 from fuzz.campaign.devices import workers
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_object
@@ -13,7 +16,7 @@ from fuzz.corpus import case_file
 from fuzz.corpus.case_file import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
 from fuzz.report import json_output, tables
-from fuzz.safe_text import shell_command
+from fuzz.safe_text import one_line, shell_command
 from fuzz.targets.adapters import ADAPTED, adapter
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.catalog import find_target, usable_targets
@@ -137,9 +140,13 @@ def show(options: argparse.Namespace) -> int:
 
 
 def repro(options: argparse.Namespace) -> int:
-    """Print a case's script."""
+    """Print a case's script, or a report of it; 1 if a report's case does not differ, or fails a check."""
     from fuzz.repro import script as scripts
 
+    if options.format == "issue":
+        return _report_case(options)
+    if options.check:
+        raise ConfigurationError("--check is about a report: add --format issue")
     case = case_file.read(options.file)
     target = options.target or case.origin.target
     if options.target:
@@ -149,6 +156,43 @@ def repro(options: argparse.Namespace) -> int:
         raise CorpusError(options.file, "origin.target", what, "name it with --target to have its script")
     say(scripts.repro_script(case.program, target, scripts.main_finding(case)).rstrip("\n"))
     return NOTHING_NEW
+
+
+def _report_case(options: argparse.Namespace) -> int:
+    """Print a case as a report to PyTorch, after its reproducer has been run."""
+    from fuzz.bisection.issue_evidence import report_case
+    from fuzz.repro.issue_checks import check_issue
+
+    case = case_file.read(options.file)
+    target = options.target or _reported_target(options.file, case)
+    usable_targets([target])
+    try:
+        text = report_case(case, target)
+    except NoDifference as error:
+        say(f"aotfuzz: {options.file}: {error}", sys.stderr)
+        return FINDINGS
+    if not options.check:
+        say(text.rstrip("\n"))
+        return NOTHING_NEW
+    points = check_issue(text)
+    rows = [
+        (number, point.check.name, one_line(point.problem) or "yes", point.problem and point.check.remedy)
+        for number, point in enumerate(points, start=1)
+    ]
+    say(tabulate(rows, headers=("", "point", "met", "what to do"), disable_numparse=True))
+    return FINDINGS if any(point.problem for point in points) else NOTHING_NEW
+
+
+def _reported_target(file: Path, case: Case) -> str:
+    """The target of torch's that a case is reported of: its own, or the first that is expected to differ."""
+    names = [case.origin.target, *case.expected]
+    for name in names:
+        is_stock = name in SHIPPED and name.startswith("torch-")
+        if is_stock and case.state(name, importlib.metadata.version("torch")) == case_file.DIFFERS:
+            return name
+    version = importlib.metadata.version("torch")
+    what = f"no target of torch's is expected to differ under torch {version}"
+    raise CorpusError(file, "expected", what, "there is nothing to report; --target T chooses one")
 
 
 def targets(options: argparse.Namespace) -> int:

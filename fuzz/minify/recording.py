@@ -56,7 +56,7 @@ class Storage:
     """One allocation of `length` elements of a dtype, on a device.
 
     `values` are "ones", "zeros", "ramp" (the formula of generated programs,
-    `fuzz.program.printer.root_values_text`) or the bytes of the elements themselves."""
+    `fuzz.program.argument_text.root_values_text`) or the bytes of the elements themselves."""
 
     dtype: str
     length: int

@@ -38,7 +38,8 @@ from fuzz.minify.recording import (
 )
 from fuzz.operators.dtypes import COMPLEX, FLOATS, REAL_OF
 from fuzz.operators.layout import contiguous_strides
-from fuzz.program.printer import Loaded, definitions, root_values_text
+from fuzz.program.argument_text import root_values_text
+from fuzz.program.printer import Loaded, definitions
 from fuzz.program.statements import describe
 
 SHORT = 32

@@ -23,6 +23,18 @@ from fuzz.operators.row import (
 _MAP = "from torch._higher_order_ops.map import map as map_rows"
 _SCAN = "from torch._higher_order_ops.scan import scan"
 _WHILE = "from torch._higher_order_ops.while_loop import while_loop"
+# (`switch` is of torch 2.15. Before it the same program has a condition within another one.)
+_SWITCH = """
+try:
+    from torch._higher_order_ops.switch import switch
+except ImportError:
+
+    def switch(index, branches, operands):
+        first, *others = branches
+        if not others:
+            return first(*operands)
+        return torch.cond(index < 1, first, lambda *args: switch(index - 1, others, args), operands)
+""".strip()
 
 
 def _higher_order_row(
@@ -132,5 +144,13 @@ ROWS = (
         _REAL,
         _rounds,
         defines=_WHILE,
+    ),
+    _higher_order_row(
+        "switch",
+        "switch(({0} > 0).sum() % 3, (lambda x: x.sin(), lambda x: x * 2, lambda x: x.neg()), ({0},))",
+        _REAL,
+        _alike,
+        saves=SELF,
+        defines=_SWITCH,
     ),
 )

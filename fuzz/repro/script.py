@@ -35,6 +35,7 @@ from fuzz.repro.checks import (
     with_wrappers,
 )
 from fuzz.repro.compilers import Compiler, compiler_named
+from fuzz.repro.short_script import mode_texts, short_script
 from fuzz.safe_text import one_line
 from oracles import CLAUSES, Backward, Finding
 from oracles.observation.gradients import MAX_SINGLE_ROOTS
@@ -49,16 +50,33 @@ def main_finding(case: Case) -> Finding:
     return Finding(case.clause, "", "", "", case.note)
 
 
-def repro_script(program: Program, target: str, finding: Finding) -> str:
+def repro_script(program: Program, target: str, finding: Finding, *, long: bool = False) -> str:
     """The script for a program on a target, about what a finding is about.
 
-    `target` is the name of a shipped or registered target, or package.module:function.
+    It is short where the finding is about one thing that an expression shows. A long one looks at all that
+    the finding's clause is about.
+
+    Args:
+        target: the name of a shipped or registered target, or package.module:function.
+        long: the long script in any case.
+
+    Raises:
+        TargetError: `target` is none of these.
     """
-    compiler = compiler_named(target)
-    if program.module is not None:
-        compiled = compiler.compiled.replace("aot.aot_function(", "aot.aot_module(")
-        compiler = replace(compiler, compiled=compiled)
+    compiler = compiler_for(program, target)
+    short = None if long else short_script(program, compiler, finding)
+    if short is not None:
+        said = f"{compiler.name}: {finding.clause}: {finding.message}"
+        return f"{_HEAD}{_script_comment(said)}\n{short.text}"
     return _repro_script(render(program), program, compiler, finding)
+
+
+def compiler_for(program: Program, target: str) -> Compiler:
+    """The compiler of that name for a program, which may be a module."""
+    compiler = compiler_named(target)
+    if program.module is None:
+        return compiler
+    return replace(compiler, compiled=compiler.compiled.replace("aot.aot_function(", "aot.aot_module("))
 
 
 def script_of_recording(text: str, scenario: Scenario, compiler: Compiler, finding: Finding) -> str:
@@ -88,10 +106,14 @@ def _repro_script(definitions: str, program: Program, compiler: Compiler, findin
     imports += "\nimport numpy" if "numpy." in text else ""
     weak = "from torch.multiprocessing.reductions import StorageWeakRef"
     own = "\n".join(line for line in (weak if "StorageWeakRef" in text else "", compiler.setup) if line)
-    text = text.replace("import torch\n", f"{imports}\n\nimport torch\n" + (f"\n{own}\n" if own else ""), 1)
+    text = _IMPORT_TORCH.sub(
+        lambda found: f"{imports}\n\n{found[0]}" + (f"\n{own}\n" if own else ""), text, count=1
+    )
     return f"{_HEAD}{_script_comment(said)}\n\n\n{text}"
 
 
+# A line, not the end of one: a docstring or a constant may end with these words.
+_IMPORT_TORCH = re.compile(r"^import torch\n", re.MULTILINE)
 _MODULES = ("gc", "itertools", "random", "subprocess", "sys", "threading")
 # In the first two lines of a file, a comment could say in which encoding Python is to read it.
 _HEAD = """
@@ -140,10 +162,9 @@ def _script_look(program: Program, finding: Finding, suffix: str, number: int) -
         if helper is NAMED or name in body
     ]
     call = "result = function(*args)"
-    if one.scenario.inference:
-        call = f"with torch.inference_mode():\n    {call}"
-    elif not one.scenario.grad:
-        call = f"with torch.no_grad():\n    {call}"
+    modes = mode_texts(one.scenario)
+    if modes:
+        call = f"with {', '.join(modes)}:\n    {call}"
     if one.scenario.autocast is not None:
         call = f"with {autocast(one.scenario)}:\n{textwrap.indent(call, '    ')}"
     if one.scenario.swapped:

@@ -49,6 +49,7 @@ def test_the_example_is_found_wrong(
         "docs/campaigns.md",
         "docs/corpus.md",
         "docs/bisect.md",
+        "docs/upstream.md",
     ],
 )
 def test_documented_commands_are_commands(file: str) -> None:

@@ -19,7 +19,7 @@ from aot.ops.classify import call_on_clones
 from tests.support.agreement import leaf, values
 from tests.support.aot.cache_entries import content_of, put, sealed
 
-PLAN, FORWARD, BACKWARDS = 0, 1, 2
+PLAN, FORWARD, BACKWARDS, TREE = 0, 1, 2, 5
 TARGETS, NODES = 1, 5
 
 
@@ -224,6 +224,25 @@ def has_arguments_of_a_huge_stride(content: Any) -> None:
     assert changed
 
 
+def says_nothing_of_an_input(content: Any) -> None:
+    places = [one for one in content[BACKWARDS][0][NODES] if one[0] == "placeholder"]
+    places[-1][6] = None
+
+
+def writes_to_the_base_of_what_is_no_view(content: Any) -> None:
+    assert replaced(content[PLAN], ["ArgumentEdge", [1, False]], ["ArgumentEdge", [1, True]])
+
+
+def gives_results_in_another_tree(content: Any) -> None:
+    assert content[TREE][2] == ["dict"]
+    content[TREE][2] = ["list"]
+
+
+def puts_a_result_into_a_place_that_there_is_not(content: Any) -> None:
+    results = content[TREE][1]
+    content[TREE][2] = ["dict", [0, results.pop()]]
+
+
 def _lists(data: Any) -> Iterator[list[Any]]:
     if isinstance(data, list):
         yield data
@@ -257,6 +276,10 @@ ATTACKS: tuple[Callable[[Any], None], ...] = (
     has_arguments_of_a_huge_stride,
     has_an_operator_that_is_no_view,
     changes_by_an_operator_that_sets_the_storage,
+    says_nothing_of_an_input,
+    writes_to_the_base_of_what_is_no_view,
+    gives_results_in_another_tree,
+    puts_a_result_into_a_place_that_there_is_not,
 )
 
 

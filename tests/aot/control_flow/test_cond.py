@@ -90,6 +90,20 @@ def nested(x: Tensor, z: Tensor) -> Any:
     return torch.cond(x.sum() > 0, true, lambda x, z: x.cos() * z, (x, z))
 
 
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+def nested_after_a_custom_function(x: Tensor, z: Tensor) -> Any:
+    return nested(Double.apply(x), z)  # type: ignore[no-untyped-call]
+
+
 def one_after_the_other(x: Tensor, z: Tensor) -> Any:
     y = torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x.sin(), (x,))
     return torch.cond(y.sum() > 0, lambda y: y * z, lambda y: y.exp(), (y,))
@@ -126,6 +140,7 @@ AGREEING: list[Branching] = [
     writes_before_and_after,
     several_results,
     nested,
+    nested_after_a_custom_function,
     one_after_the_other,
     literals,
     without_grad_within,

@@ -295,7 +295,7 @@ def test_a_script_shows_a_modules_difference(
     with torch.enable_grad(), pytest.raises(SystemExit) as left:
         exec(compile(text, "repro.py", "exec"), {"__name__": "__main__"})
     assert left.value.code == 1
-    assert "eager and the target differ" in capsys.readouterr().out
+    assert "eager: " in capsys.readouterr().out
     for name, clause in (("aot", "values"), ("aot", "once"), ("aot-dynamic", "values")):
         text = script.repro_script(LAYER, name, replace(finding, clause=clause))
         with torch.enable_grad(), pytest.raises(SystemExit) as left:

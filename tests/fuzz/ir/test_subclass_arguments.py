@@ -425,7 +425,7 @@ def test_a_script_shows_the_difference(
     finding = buckets.primary_finding(execute(WRITTEN, find_target("wrapper_compilers:drops")).findings)
     assert finding.clause == "input-data"
     assert exit_status(script.repro_script(WRITTEN, "wrapper_compilers:drops", finding)) == 1
-    assert "eager and the target differ" in capsys.readouterr().out
+    assert "eager: " in capsys.readouterr().out
     for clause in CLAUSES:
         for program in (WRITTEN, PAIR):
             text = script.repro_script(program, "aot", replace(finding, clause=clause, path="", message=""))

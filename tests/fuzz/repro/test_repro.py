@@ -115,7 +115,7 @@ def test_a_script_shows_each_kind_of_fault(
 ) -> None:
     name = f"tests.fuzz.bad_targets:{fault}"
     assert exit_status(repro_script.repro_script(program, name, _found(program, name))) == 1
-    assert "eager and the target differ" in capsys.readouterr().out
+    assert "eager: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("clause", CLAUSES)

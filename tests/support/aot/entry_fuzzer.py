@@ -26,6 +26,7 @@ import io
 import json
 import os
 import random
+import resource
 import select
 import subprocess
 import sys
@@ -52,6 +53,7 @@ from tests.support.aot.entry_mutator import WORD, Mutator
 from tests.support.aot.operator_reads import FOLLOWED
 
 HANG = 120.0  # seconds
+MEMORY = 8 << 30  # bytes of address space
 
 
 def writes_and_views(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
@@ -417,6 +419,8 @@ def same(first: list[Any], second: list[Any], tolerance: float) -> bool:
 def work(seed: int, until: float, mutations: int) -> None:
     """What a worker process does: a line for each seed that it begins, and one with the counts at the end."""
     torch.set_num_threads(1)
+    # (A graph may ask for any amount of memory: that is to raise, and not to have the process killed.)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     with tempfile.TemporaryDirectory() as place:
         os.chdir(place)
         os.environ[seal.VARIABLE] = str(Path(place) / "key")

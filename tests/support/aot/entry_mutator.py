@@ -312,4 +312,5 @@ def signature(op: Any) -> str:
 
 
 def is_operator(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and "::" in value[0]
+    is_pair = isinstance(value, list) and len(value) == 2 and all(isinstance(one, str) for one in value)
+    return is_pair and "::" in value[0]

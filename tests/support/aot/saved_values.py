@@ -33,11 +33,10 @@ class Kept(CompiledFunction):
         self._now: str | None = None
 
     def _module_cache_entry(self, casts: Any, spec: Any, inference: bool, symbols: Any) -> CacheEntry | None:
-        return (
-            None
-            if casts.arguments.metas or self._now is None
-            else CacheEntry(self._folder, Key(self._now, frozenset()))
-        )
+        if casts.arguments.metas or self._now is None:
+            return None
+        views = frozenset(i for i, tensor in enumerate(casts.arguments.tensors) if tensor._is_view())
+        return CacheEntry(self._folder, Key(self._now, frozenset()), views, None)
 
     def _specialize(self, *call: Any) -> Specialization:
         name = f"{self.__name__} {id(self)} {len(self._specializations)}"
