@@ -48,6 +48,7 @@ def test_the_example_is_found_wrong(
         "docs/fuzz-your-backend.md",
         "docs/campaigns.md",
         "docs/ci.md",
+        "docs/commands.md",
         "docs/corpus.md",
         "docs/bisect.md",
         "docs/upstream.md",
