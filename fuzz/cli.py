@@ -25,7 +25,7 @@ from typing import Any
 from fuzz.commands.output import INTERRUPTED, WRONG, say
 from fuzz.errors import FuzzError
 
-_TARGET = "a name from `aotfuzz targets`, or package.module:function"
+_TARGET = "a name from `aotfuzz targets`, backend:NAME of torch.compile, or package.module:function"
 _JSON = "print one JSON object as the last line of stdout"
 _DEVICE = "where programs run: cpu, cuda, or cpu,cuda: on each, and compared with each other (default: cpu)"
 _JOBS = "worker processes, on each node of a cluster (default: the cores; at most 8 for each GPU)"
@@ -104,6 +104,11 @@ def _command_line_parser() -> argparse.ArgumentParser:
     targets = _command(commands, "targets", "cases:targets", "list the compilers that can be tested")
     targets.add_argument("--json", action="store_true")
 
+    traits = _command(
+        commands, "traits", "installation:traits", "list what programs have, and a target may lack or decline"
+    )
+    traits.add_argument("--json", action="store_true", help=_JSON)
+
     doctor = _command(
         commands, "doctor", "installation:doctor", "say whether all works with the torch that is installed"
     )
@@ -128,6 +133,17 @@ def _add_run(commands: Any) -> None:
     )
     _add_bounds(run, "stop after that time (default: 60)", "stop after that many programs")
     _add_programs(run)
+    run.add_argument(
+        "--clauses",
+        type=_names,
+        default=(),
+        metavar="NAMES",
+        help="judge these clauses of docs/contract.md alone, or sets of them: everything, torch.compile, "
+        "training, inference, results (default: all that a target promises)",
+    )
+    run.add_argument(
+        "--without", type=_names, default=(), metavar="NAMES", help="do not judge these clauses or sets"
+    )
     run.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
     _add_folder(run)
     run.add_argument(
@@ -170,7 +186,20 @@ def _add_compare(commands: Any) -> None:
 def _add_programs(parser: Any) -> None:
     parser.add_argument("--seed", type=_seed, default=0, metavar="K", help="which programs (default: 0)")
     parser.add_argument(
-        "--profile", default="mixed", metavar="P", help="which kind of programs (default: mixed)"
+        "--profile",
+        default="mixed",
+        metavar="P",
+        help="which kind of programs, or package.module:NAME of a Profile of yours (default: mixed)",
+    )
+    parser.add_argument(
+        "--operators",
+        type=_names,
+        default=(),
+        metavar="NAMES",
+        help="programs of these operators alone, of those that `aotfuzz traits` lists; * stands for anything",
+    )
+    parser.add_argument(
+        "--without-operators", type=_names, default=(), metavar="NAMES", help="programs without these"
     )
     parser.add_argument("--device", type=_device, default="cpu", metavar="D", help=_DEVICE)
 
@@ -400,6 +429,14 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
     return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names that commas separate."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise argparse.ArgumentTypeError("there is no name in it")
+    return names
 
 
 def _device(text: str) -> str:

@@ -10,7 +10,8 @@ Knows no compiler and no generator: `f` and `compiled` are any two callables.
 from __future__ import annotations
 
 from oracles.comparison.comparator import compare
-from oracles.findings import CLAUSES, Finding, Outcome, Verdict
+from oracles.comparison.tolerance import Arithmetic
+from oracles.findings import CLAUSES, Finding, Outcome, Verdict, is_judged
 from oracles.observation.observer import observe
 from oracles.observation.records import Arguments, Observation, Refusal
 from oracles.observation.steps import Backward, Require, Step, Write
@@ -20,6 +21,7 @@ from oracles.verdict import judge
 __all__ = [
     "CLAUSES",
     "Arguments",
+    "Arithmetic",
     "Backward",
     "Finding",
     "Observation",
@@ -31,6 +33,7 @@ __all__ = [
     "Write",
     "as_on_cpu",
     "compare",
+    "is_judged",
     "judge",
     "observe",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -69,6 +70,16 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.clause}: {self.message}"
+
+
+def is_judged(finding: Finding, clauses: Container[str]) -> bool:
+    """Whether a finding is of some clauses: an error that a backward raises is one of `gradients`, too.
+
+    >>> is_judged(Finding("errors", "backward from out", "a", "b", "c"), ("errors",))
+    False
+    """
+    of_backward = finding.clause == "errors" and finding.path.startswith("backward")
+    return finding.clause in clauses and not (of_backward and "gradients" not in clauses)
 
 
 @dataclass(frozen=True, slots=True)

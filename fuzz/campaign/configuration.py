@@ -43,7 +43,7 @@ class Configuration:
     `limit` is the seconds that one case may take; `memory` the bytes of data of one worker. `cluster` is ""
     for this machine alone, else the address of a Dask scheduler or `local:N` (see
     `fuzz.campaign.workers.cluster`); `jobs` are then the workers of each node, 0 for one for each of its
-    cores.
+    cores. `clauses` are those that are judged of what each target promises; there are none where all are.
     """
 
     targets: tuple[str, ...]
@@ -57,6 +57,7 @@ class Configuration:
     memory: int = 4 << 30
     budget: Budget = DEFAULT_BUDGET
     cluster: str = ""
+    clauses: tuple[str, ...] = ()
 
 
 def to_json(configuration: Configuration) -> dict[str, Any]:
@@ -67,7 +68,8 @@ def to_json(configuration: Configuration) -> dict[str, Any]:
 def from_json(data: Mapping[str, Any]) -> Configuration:
     """The configuration that `to_json` gave."""
     budget = Budget(**data["budget"])
-    return Configuration(**{**data, "targets": tuple(data["targets"]), "budget": budget})
+    clauses = tuple(data.get("clauses", ()))  # earlier campaigns had none
+    return Configuration(**{**data, "targets": tuple(data["targets"]), "budget": budget, "clauses": clauses})
 
 
 def campaign_versions() -> dict[str, str]:

@@ -134,7 +134,7 @@ class Campaign:
         complete = False
         with self._make_workers() as pool, _campaign_signals_handled(self._interrupt):
             self._pool = pool
-            runner = Runner(pool, self._configuration.limit)
+            runner = Runner(pool, self._configuration.limit, self._configuration.clauses)
             budget = self._configuration.budget
             if self._configuration.seconds is None:
                 budget = replace(budget, seconds=math.inf)
@@ -290,7 +290,12 @@ class Campaign:
     def _item(self, target: str, index: int) -> dict[str, Any]:
         configuration = self._configuration
         return handlers.case_item(
-            configuration.seed, index, configuration.profile, configuration.device, target
+            configuration.seed,
+            index,
+            configuration.profile,
+            configuration.device,
+            target,
+            configuration.clauses,
         )
 
     def _route_worker_event(self, event: Event) -> None:

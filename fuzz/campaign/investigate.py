@@ -10,7 +10,7 @@ finding. An investigation is an ordinary blocking function in a thread of its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar
 
@@ -24,9 +24,11 @@ from fuzz.corpus import buckets
 from fuzz.corpus.severity import severity
 from fuzz.errors import PoolError
 from fuzz.execute.call import Result
+from fuzz.execute.case import as_promised
 from fuzz.program.decode import Program
 from fuzz.reduce import ReductionError, reduce
 from fuzz.repro import script as repro_script
+from fuzz.targets.catalog import find_target
 from oracles import Finding
 
 T = TypeVar("T")
@@ -87,8 +89,10 @@ class ProgramRunner(Protocol):
 class Runner:
     """Runs programs in the pool for threads other than the driver's."""
 
-    def __init__(self, pool: Workers, limit: float) -> None:
+    def __init__(self, pool: Workers, limit: float, clauses: Sequence[str] = ()) -> None:
+        """`clauses` are those that are judged, if not all that a target promises."""
         self._pool = pool
+        self._clauses = clauses
         self.limit = limit
         self._cancelled = False
         self._waiting: set[Future[Event]] = set()
@@ -97,14 +101,16 @@ class Runner:
     def begin(self, program: Program, target: str, *, limit: float | None = None) -> None:
         """Have a program run that may be asked for next, in a worker that has nothing else to do."""
         if (program, target) not in self._begun and not self._cancelled:
-            self._begun[program, target] = self._submit(handlers.program_item(program, target), False, limit)
+            item = handlers.program_item(program, target, self._clauses)
+            self._begun[program, target] = self._submit(item, False, limit)
 
     def run(
         self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None
     ) -> RunOutcome:
         """Run a program and wait for it; CancelledError when the campaign ends first."""
         begun = None if fresh else self._begun.pop((program, target), None)
-        return run_of_event(self.ask(handlers.program_item(program, target), fresh, limit, begun))
+        item = handlers.program_item(program, target, self._clauses)
+        return run_of_event(self.ask(item, fresh, limit, begun))
 
     def shows(self, text: str, finding: Finding) -> bool:
         """Whether a repro script shows its difference, and not another one."""
@@ -241,6 +247,7 @@ def _confirmed_finding(
 ) -> Example:
     """A finding that fresh workers show: in a bucket, with its script tried."""
     finding = buckets.primary_finding(seen.findings)
+    program = as_promised(program, find_target(suspect.target))
     bucket = buckets.bucket(seen.findings, program)
     # A short script looks at one thing. What it does not show, one that looks at everything may.
     texts = dict.fromkeys(

@@ -23,6 +23,7 @@ from fuzz.campaign.workers import handlers
 from fuzz.corpus import case_file
 from fuzz.corpus.known_issues import IssueStatus
 from fuzz.corpus.recorded_cases import RecordedCase, find_recorded_case
+from fuzz.targets.catalog import find_target
 
 # How many stretches of time the course of a campaign is drawn with.
 STRETCHES = 60
@@ -216,12 +217,14 @@ def find_recorded_cases(
 ) -> dict[tuple[str, str], RecordedCase]:
     """For each target and bucket the recorded case that explains it. What is not reduced is not looked at."""
     explained = {}
+    # (A control that breaks torch as well speaks for nobody, so that what it shows is the target's finding.)
+    concerned = {name: (name, *find_target(name).controls) for name in {bucket.target for bucket in found}}
     for bucket in found:
         example = bucket.example
         if example.state in ("shown", "confirmed"):
             findings, program = example.seen.findings, example.program
             case = find_recorded_case(
-                cases.items(), bucket.target, torch_version, bucket.name, findings, program
+                cases.items(), concerned[bucket.target], torch_version, bucket.name, findings, program
             )
             if case is not None:
                 explained[bucket.target, bucket.name] = case

@@ -25,6 +25,8 @@ from fuzz.errors import ConfigurationError, StoreError
 from fuzz.report import json_output, tables
 from fuzz.report.screen import HEIGHT, MIN_WIDTH, WIDTH, campaign_screen
 from fuzz.safe_text import shell_command
+from fuzz.targets.clause_sets import clauses_of
+from fuzz.targets.target import Target
 
 DEFAULT_SECONDS = 60.0
 REPORT = "report.html"
@@ -238,27 +240,43 @@ def _known_issues_of_options(name: str | None) -> tuple[tuple[Issue, ...], Path 
 
 def _campaign_configuration(options: argparse.Namespace) -> Configuration:
     """The campaign that the options ask for; FuzzError if it cannot be had here."""
-    from fuzz.generate.profiles import PROFILES
+    from fuzz.generate.profile_names import find_profile, profile_name
     from fuzz.targets.catalog import usable_targets
 
-    if options.profile not in PROFILES:
-        raise ConfigurationError(f"no profile named {options.profile!r}; there are {', '.join(PROFILES)}")
+    profile = profile_name(options.profile, options.operators, options.without_operators)
+    find_profile(profile)
     if not options.cluster:
         require_device(options.device)
     seconds = options.seconds
     if seconds is None and options.cases is None:
         seconds = DEFAULT_SECONDS
+    targets = usable_targets(options.target)
     return Configuration(
-        targets=tuple(target.name for target in usable_targets(options.target)),
+        targets=tuple(target.name for target in targets),
         seed=options.seed,
-        profile=options.profile,
+        profile=profile,
         device=options.device,
         jobs=options.jobs or _default_jobs(options),
         seconds=seconds,
         cases=options.cases,
         limit=options.case_timeout,
         cluster=options.cluster,
+        clauses=_judged_clauses(options, targets),
     )
+
+
+def _judged_clauses(options: argparse.Namespace, targets: Sequence[Target]) -> tuple[str, ...]:
+    """The clauses that the options ask for, none if that is all that the targets promise."""
+    if not (options.clauses or options.without):
+        return ()
+    clauses = clauses_of(options.clauses or ("everything",), options.without)
+    for target in targets:
+        if not set(clauses) & set(target.promised):
+            raise ConfigurationError(
+                f"target {target.name!r} promises none of the clauses that are to be judged: it promises "
+                f"{', '.join(target.promised)}"
+            )
+    return clauses
 
 
 def _default_jobs(options: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from fuzz.corpus.case_file import Case
 from fuzz.errors import ConfigurationError, CorpusError, NoDifference, TargetError
 from fuzz.report import json_output, tables
 from fuzz.safe_text import one_line, shell_command
+from fuzz.targets.adapters import ADAPTED, adapter
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.catalog import find_target, usable_targets
 from fuzz.targets.plugins import attribute, registered_targets
@@ -208,13 +209,18 @@ def _reported_target(file: Path, case: Case) -> str:
 def targets(options: argparse.Namespace) -> int:
     """List the compilers that can be tested."""
     rows = [(target.name, target.description, target.available()) for target in SHIPPED.values()]
+    rows += [
+        (target.name, target.description, target.available())
+        for target in (adapter(name).target for name in ADAPTED)
+    ]
     rows += [_registered(name) for name in registered_targets()]
     if options.json:
         keys = ("name", "description", "unavailable")
         say_object({"targets": [dict(zip(keys, row, strict=True)) for row in rows]})
         return NOTHING_NEW
     for name, description, reason in rows:
-        say(f"{name:20} {description}" + (f" (unavailable: {reason})" if reason else ""))
+        say(f"{name:26} {description}" + (f" (unavailable: {reason})" if reason else ""))
+    say("backend:NAME              a backend of torch.compile, such as backend:cudagraphs")
     say("package.module:function   anybody's: function(f) returns f compiled")
     return NOTHING_NEW
 

@@ -19,7 +19,7 @@ from fuzz.campaign.torch_pair.torch_difference import (
 )
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, WRONG, people, say, say_object
 from fuzz.errors import ConfigurationError, StoreError
-from fuzz.generate.profiles import PROFILES
+from fuzz.generate.profile_names import find_profile, profile_name
 from fuzz.report.comparison_page import comparison_page
 from fuzz.report.torch_comparison import torch_comparison_json, torch_comparison_table, verdict
 from fuzz.safe_text import shell_command
@@ -31,12 +31,12 @@ def compare(options: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"compare takes --python twice, before and after; it was given {len(options.python)} times"
         )
-    if options.profile not in PROFILES:
-        raise ConfigurationError(f"no profile named {options.profile!r}; there are {', '.join(PROFILES)}")
+    profile = profile_name(options.profile, options.operators, options.without_operators)
+    find_profile(profile)
     configuration = Configuration(
         targets=tuple(dict.fromkeys(options.target)),
         seed=options.seed,
-        profile=options.profile,
+        profile=profile,
         device=options.device,
         jobs=options.jobs or workers(options.device),
         cases=options.cases,

@@ -1,8 +1,11 @@
-"""`aotfuzz doctor`: whether this project works with the torch that is installed here."""
+"""`aotfuzz doctor` and `traits`: whether this project works with the torch that is here, and what programs
+have."""
 
 from __future__ import annotations
 
 import argparse
+
+from tabulate import tabulate
 
 from fuzz.commands.output import FINDINGS, NOTHING_NEW, people, say, say_object
 
@@ -17,3 +20,28 @@ def doctor(options: argparse.Namespace) -> int:
     if options.json:
         say_object(diagnosis_json(diagnosis))
     return FINDINGS if problems(diagnosis) else NOTHING_NEW
+
+
+def traits(options: argparse.Namespace) -> int:
+    """List the traits of programs, and the capability that each belongs to."""
+    from fuzz.features.traits import described_traits
+    from fuzz.patterns import matches
+    from fuzz.targets.target import CAPABILITIES
+
+    rows = [
+        {
+            "name": name,
+            "description": description,
+            "capabilities": [
+                capability
+                for capability, patterns in CAPABILITIES.items()
+                if any(matches(pattern, name) for pattern in patterns)
+            ],
+        }
+        for name, description in described_traits().items()
+    ]
+    table = [(row["name"], ", ".join(row["capabilities"]), row["description"]) for row in rows]
+    say(tabulate(table, headers=("trait", "capability", "what it is"), tablefmt="plain"), people(options))
+    if options.json:
+        say_object({"traits": rows})
+    return NOTHING_NEW

@@ -3,7 +3,7 @@ corpus."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ class RecordedCase:
 
 def find_recorded_case(
     cases: Iterable[tuple[Path, Case]],
-    target: str,
+    targets: Sequence[str],
     torch: str,
     bucket: str,
     findings: tuple[Finding, ...],
@@ -43,15 +43,15 @@ def find_recorded_case(
 ) -> RecordedCase | None:
     """The recorded case that explains a bucket of a target; None if there is none.
 
-    `findings` and `program` are those of the bucket's reduced program. A case explains it if the case is
-    expected to differ on the target under that torch, and has the same bucket; or the same signature, and
-    the program contains the case's (`containment.contains`). Of several, one of the same bucket comes first,
-    then the largest.
+    `targets` are the target and its controls, `findings` and `program` those of the bucket's reduced program.
+    A case explains it if the case is expected to differ on one of them under that torch, and has the same
+    bucket; or the same signature, and the program contains the case's (`containment.contains`). Of several,
+    one of the same bucket comes first, then the largest.
     """
     signature = buckets.signature(findings)
     found = []
     for file, case in cases:
-        if case.state(target, torch) != DIFFERS:
+        if all(case.state(target, torch) != DIFFERS for target in targets):
             continue
         same = case.bucket == bucket
         if same or (_case_signature(case) == signature and contains(program, case.program)):

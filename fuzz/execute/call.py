@@ -195,6 +195,7 @@ def judge_call(
             new = surroundings.new_threads()
             if new and not left:
                 left = _threads_of_each_call(own, compiled)
+            left = tuple(one for one in left if one.clause in compiled.target.promised)
         _settle()
     except BaseException as error:
         surroundings.restore_process_state()
@@ -212,9 +213,15 @@ def judge_call(
     compilers = observations if standard is eager_itself else (eager, *observations)
     # (What a thread does next, nobody knows.)
     intact = not new and (not any(map(_raised, compilers)) or _is_torch_intact())
-    further = baseline_reruns(trial, standard, function, drew=eager.drew) if intact else ()
+    arithmetic = compiled.target.arithmetic
+    eps = arithmetic.of_double.eps
+    further = baseline_reruns(trial, standard, function, drew=eager.drew, eps=eps) if intact else ()
     exact = compiled.target.exact and not elsewhere
-    verdicts = [judge(eager, seen, *further, exact=exact) for seen in observations]
+    promised = compiled.target.promised
+    verdicts = [
+        judge(eager, seen, *further, exact=exact, clauses=promised, arithmetic=arithmetic)
+        for seen in observations
+    ]
     for seen, verdict in zip(observations, verdicts, strict=True):
         # (Of a call that returned, and whose backward is refused, all but that backward counts.)
         in_part = compiled.target.in_pieces and seen.refused is not None and seen.raised is not None
@@ -222,7 +229,7 @@ def judge_call(
             origin = _origin(seen, verdict.findings)
             return Result("finding", verdict.findings, verdict.reason, intact=intact, origin=origin)
     once = len(observations)
-    if compiled.target.once and runs > once:
+    if compiled.target.once and runs > once and "once" in promised:
         what = "one call" if once == 1 else "two calls at once"
         message = f"runs of the function in {what}: {once} in eager, {runs} in the target"
         finding = Finding("once", "call", str(once), str(runs), message)
@@ -246,10 +253,18 @@ Reruns = tuple[
 """What `oracles.judge` may ask for: `reference`, `control`, `densely` and `rounded`."""
 
 
-def baseline_reruns(trial: CallSpec, standard: Baseline, function: Function, *, drew: bool) -> Reruns:
+def baseline_reruns(
+    trial: CallSpec,
+    standard: Baseline,
+    function: Function,
+    *,
+    drew: bool,
+    eps: float = torch.finfo(torch.float64).eps,
+) -> Reruns:
     """The further runs of a call that the judge may ask for.
 
-    `function` is what the standard made; `drew` says whether its call took random numbers.
+    `function` is what the standard made; `drew` says whether its call took random numbers; `eps` is that of
+    the precision in which the target computes double precision.
     """
 
     def once_more(**options: Any) -> Observation:
@@ -279,7 +294,7 @@ def baseline_reruns(trial: CallSpec, standard: Baseline, function: Function, *, 
         assert twin is not None  # there was a reference
         exact, make, state = twin
         return run_and_observe(
-            replace(trial, make=make, state=state), standard(exact), under=RandomRounding(seed)
+            replace(trial, make=make, state=state), standard(exact), under=RandomRounding(seed, eps)
         )
 
     def control() -> Observation:

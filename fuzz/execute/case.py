@@ -48,6 +48,7 @@ from fuzz.ir.nodes import (
     Call,
     Program,
     Require,
+    Scenario,
     TensorStep,
     Write,
     on_device,
@@ -55,6 +56,7 @@ from fuzz.ir.nodes import (
     where_names_are,
 )
 from fuzz.operators import OPERATORS
+from fuzz.program.decode import ProgramError, check
 from fuzz.program.printer import Loaded, load, upcast
 from fuzz.targets.catalog import find_target
 from fuzz.targets.target import Function, Target
@@ -78,12 +80,45 @@ def execute(program: Program, target: Target, *, first: bool = False) -> Result:
     lacking = target.lacking(program)
     if lacking is not None:
         return Result("refused", reason=f"{LACKS}{lacking}")
+    try:
+        program = as_promised(program, target)
+    except ProgramError:
+        return Result("refused", reason=f"{LACKS}gradients")
     if program.scenario.device == BOTH:
         result = _case_on_both_devices(program, target)
     else:
         result = execute_trials(*load_calls(program), target, first=first)
     declined = target.declining(program) if result.outcome == "refused" else None
     return result if declined is None else replace(result, reason=f"{LACKS}{declined}: {result.reason}")
+
+
+def as_promised(program: Program, target: Target) -> Program:
+    """The program as it is judged on a target: of one that promises nothing of gradients without grad mode.
+
+    Nothing is differentiated then, and nothing else is done after the calls than usual. Where the target does
+    not promise `repeat`, there is one call, and without `threads` each is made in one.
+
+    Raises:
+        ProgramError: there is no such program, because a statement of it needs a gradient.
+    """
+
+    def judged(scenario: Scenario) -> Scenario:
+        if "threads" not in promised:
+            scenario = replace(scenario, threads=False)
+        if "gradients" in promised:
+            return scenario
+        return replace(scenario, grad=False, differentiate=None, steps=())
+
+    promised = target.promised
+    later = program.later if "repeat" in promised else ()
+    changed = replace(
+        program,
+        scenario=judged(program.scenario),
+        later=tuple(replace(call, scenario=judged(call.scenario)) for call in later),
+    )
+    if changed != program:
+        check(changed)
+    return changed
 
 
 def execute_trials(
@@ -210,7 +245,8 @@ def _discount_control(
         # (What draws otherwise each time cannot be held against, and finds nothing: it is asked what it does
         # to eager instead.)
         if result.outcome != "agree" and _is_of_later_backwards(result):
-            of_its_own = _difference_set(_compare_case_with(function, trials, control, eager_itself))
+            alike_judged = replace(control, clauses=target.clauses)
+            of_its_own = _difference_set(_compare_case_with(function, trials, alike_judged, eager_itself))
         alike = _is_of_later_backwards(result) and _difference_set(found) == of_its_own
     except Exception:
         result = None

@@ -27,6 +27,17 @@ TRAITS: tuple[str, ...] = (
 """Every trait that a program can have, in the order in which reports list them."""
 
 
+def described_traits() -> dict[str, str]:
+    """Every trait with its description, in the order of `TRAITS`; an operator's are its family and its
+    text."""
+    found = dict(FEATURES)
+    found.update((f"{DTYPE}{name}", f"an argument is of dtype {name}") for name in DTYPES)
+    found.update((f"{DEVICE}{name}", f"it runs on the device {name}") for name in DEVICES)
+    for name, row in OPERATORS.items():
+        found[f"{OPERATOR}{name}"] = f"{row.kind}: {row.source}"
+    return found
+
+
 def traits(program: Program) -> frozenset[str]:
     """The traits of a valid program.
 

@@ -40,8 +40,12 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
     """
     if isinstance(profile, str):
         profile = PROFILES[profile]
+    operators = profile.operators
     if profile.mixture:
         profile = PROFILES[choices.pick(profile.mixture)]
+    if operators is not None:
+        # Motifs and scenes are made of operators of their own.
+        profile = replace(profile, operators=operators, motif=0.0, scene=0.0)
     grad = not choices.chance(profile.grad_off)
     inference = choices.chance(profile.inference)
     cast = choices.chance(profile.autocast)

@@ -87,6 +87,7 @@ class Profile:
     marked: float = 0.0  # a tensor argument has an attribute
     alike: float = 0.0  # later calls have the same arguments, but for values, attributes and modes
     undo: float = 0.0  # the next statement takes back what one did to a tensor, where there is one for that
+    operators: frozenset[str] | None = None  # the rows that programs are made of, if not of all
     reckless: float = 0.05  # the program may do what eager refuses: at a statement, or later in backward
 
 

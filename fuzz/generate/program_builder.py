@@ -168,6 +168,8 @@ class ProgramBuilder:
     ) -> str | None:
         """Append a statement if eager accepts it and its result fits; its first result's name, or ""."""
         choices, state = self.choices, self.state
+        if self.profile.operators is not None and row.name not in self.profile.operators:
+            return None
         try:
             if attributes is None:
                 attributes = {}
@@ -426,7 +428,10 @@ def _all_tickets(profile: Profile, wraps: bool) -> Tickets:
     apart = {Kind.HIGHER_ORDER, Kind.PYTHON} if not profile.kinds else set()
     if not wraps:
         apart.add(Kind.WRAPPER)
+    chosen = OPERATORS if profile.operators is None else profile.operators
+    single = [(row.kind, (name,)) for name, row in OPERATORS.items() if name in chosen]
     if not profile.kinds:
-        return [(row.kind, (name,)) for name, row in OPERATORS.items() if row.kind not in apart]
-    families = [(kind, ROWS_OF[kind]) for kind, weight in profile.kinds for _ in range(weight)]
-    return [family for family in families if family[0] not in apart] or families
+        return [ticket for ticket in single if ticket[0] not in apart] or single
+    rows = {kind: tuple(name for name in names if name in chosen) for kind, names in ROWS_OF.items()}
+    families = [(kind, rows[kind]) for kind, weight in profile.kinds if rows[kind] for _ in range(weight)]
+    return [family for family in families if family[0] not in apart] or families or single

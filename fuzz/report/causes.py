@@ -58,7 +58,8 @@ class Cause:
 
 
 def causes(summary: Summary) -> list[Cause]:
-    """The causes of a campaign: worst first; of equally bad ones what is new, sure, frequent, and small."""
+    """The causes of a campaign: worst first; of equally bad ones what is new, sure, seen in
+    results or arguments, frequent, and small."""
     grouped: dict[tuple[str, str], list[Bucket]] = {}
     for bucket in summary.buckets:
         grouped.setdefault((bucket.target, cause_name(bucket)), []).append(bucket)
@@ -112,14 +113,16 @@ def _worth(bucket: Bucket, summary: Summary) -> tuple[int, int, int, int, int]:
     return bucket.severity, news, state, example.statements, bucket.first_case
 
 
-def _order(cause: Cause) -> tuple[bool, int, int, int, int, int, int, str]:
+def _order(cause: Cause) -> tuple[bool, int, int, int, bool, int, int, int, str]:
     best = cause.best
     # None of the fresh workers has shown it: chance, or what another case left behind.
     doubtful = best.example.state == "unconfirmed"
     sure = ("shown", "confirmed", "unreduced", "flaky", "unconfirmed").index(best.example.state)
     news = NEWS.index(cause.news)
     size = best.example.statements
-    order = (cause.severity, news, max(sure - 1, 0), -cause.count, size, best.first_case, cause.name)
+    # Memory that no argument shows: a custom operator's, say, of which its schema says nothing.
+    hidden = best.finding.path.startswith("tensor")
+    order = (cause.severity, news, max(sure - 1, 0), hidden, -cause.count, size, best.first_case, cause.name)
     return doubtful, *order
 
 

@@ -112,6 +112,8 @@ def tally_differences(before: Summary, after: Summary, names: tuple[str, str] = 
 def _comparison_caveats(before: Summary, after: Summary, lone: bool) -> list[str]:
     one, other = before.configuration, after.configuration
     found = []
+    if set(one.clauses) != set(other.clauses):
+        found.append("the two judged different clauses, so a bucket may be missing for that")
     if (one.seed, one.profile, one.device) != (other.seed, other.profile, other.device):
         found.append("the two ran different programs, so a bucket may be missing by chance")
     elif before.versions.get("generator") != after.versions.get("generator"):

@@ -191,6 +191,7 @@ def rerun_command(summary: Summary) -> str:
     for name in configuration.targets:
         words += ["--target", name]
     words += ["--seed", str(configuration.seed), "--profile", configuration.profile]
+    words += ["--clauses", ",".join(configuration.clauses)] if configuration.clauses else []
     if configuration.device != "cpu":
         words += ["--device", configuration.device]
     cases = configuration.cases or max((tally.cases for tally in summary.tallies.values()), default=0)

@@ -69,6 +69,7 @@ def campaign_json(summary: Summary) -> dict[str, Any]:
         "seconds": round(summary.seconds, 2),
         "seed": summary.configuration.seed,
         "profile": summary.configuration.profile,
+        "clauses": list(summary.configuration.clauses),
         "targets": {
             target: {
                 "cases": tally.cases,

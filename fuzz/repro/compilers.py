@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from keyword import iskeyword
 
 from fuzz.errors import TargetError
+from fuzz.targets.adapters import ADAPTED, adapter
+from fuzz.targets.dynamo_backends import PREFIX, dynamo_backends
 from fuzz.targets.plugins import registered_targets
 
 # As `fuzz.targets.builtin_targets` prepares Inductor: by default it times kernels, chooses, and keeps them.
@@ -54,6 +56,10 @@ _COMPILE = {
     "torch-inductor-strict": (
         _INDUCTOR,
         'torch.compile(f, options={"fallback_random": True, "numerics": "strict"})',
+    ),
+    "torch-inductor-dynamic": (
+        _INDUCTOR,
+        'torch.compile(f, dynamic=True, options={"fallback_random": True})',
     ),
     "torch-dynamo": ("", 'torch.compile(f, backend="eager")'),
     "eager": ("", "f"),
@@ -124,6 +130,12 @@ def compiler_named(target: str) -> Compiler:
     """
     if target in _COMPILE:
         return Compiler(target, *_COMPILE[target], exact=target in _EXACT)
+    if target in ADAPTED:
+        adapted = adapter(target)
+        return Compiler(target, adapted.setup, adapted.compiled)
+    backend = target.removeprefix(PREFIX)
+    if target.startswith(PREFIX) and backend in dynamo_backends():
+        return Compiler(target, "", f"torch.compile(f, backend={backend!r})")
     module, colon, function = registered_targets().get(target, target).partition(":")
     words = f"{module}.{function}".split(".")
     if not colon or not all(word.isidentifier() and not iskeyword(word) for word in words):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fuzz.targets.aot_autograd_refusals import aot_autograd_refusal
+from fuzz.targets.dynamo_backends import prepare_dynamo, reset_dynamo
 from fuzz.targets.target import Function, Target
 from fuzz.torch_versions import includes
 
@@ -136,12 +136,13 @@ def _warm_up_target_with(compiler: Callable[[Function], Function]) -> Callable[[
     return warm
 
 
-def _compile_with_inductor(function: Function, **options: Any) -> Function:
+def _compile_with_inductor(function: Function, *, dynamic: bool | None = None, **options: Any) -> Function:
     """By default Inductor's kernels draw other numbers than eager's from the same seed. (What is set for the
     process would be so for `torch-aot-eager` as well, which then drops no draws.)"""
     import torch
 
-    compiled: Function = torch.compile(function, options={"fallback_random": True, **options})
+    options = {"fallback_random": True, **options}
+    compiled: Function = torch.compile(function, dynamic=dynamic, options=options)
     return compiled
 
 
@@ -178,20 +179,10 @@ def _on_as_many_threads() -> None:
         torch.set_num_threads(_threads.pop())
 
 
-def _prepare_dynamo() -> None:
-    """Make Dynamo answer for what it does: no silent fall-back to eager, no state kept on disk."""
-    import torch._dynamo
-    import torch._functorch.config
-
-    torch._dynamo.config.suppress_errors = False
-    torch._functorch.config.enable_autograd_cache = False
-    logging.getLogger("torch").setLevel(logging.ERROR)
-
-
 def _prepare_inductor() -> None:
     import torch._inductor.config
 
-    _prepare_dynamo()
+    prepare_dynamo()
     torch._inductor.config.compile_threads = 1
     torch._inductor.config.fx_graph_cache = False
     # By default it times kernels and chooses: whether it pads matrices, and so how products lie, depends on
@@ -200,7 +191,7 @@ def _prepare_inductor() -> None:
 
 
 def _warm_dynamo() -> None:
-    _prepare_dynamo()
+    prepare_dynamo()
     _warm_up_target_with(_compile_target_with("aot_eager"))()
     reset_dynamo()
 
@@ -209,12 +200,6 @@ def _warm_inductor() -> None:
     # Imported, not run: it would start g++, and perhaps a pool of processes.
     importlib.import_module("torch._inductor.compile_fx")
     _warm_dynamo()
-
-
-def reset_dynamo() -> None:
-    import torch._dynamo
-
-    torch._dynamo.reset()
 
 
 def _inductor_available() -> str | None:
@@ -237,7 +222,7 @@ def _stock_torch_targets(name: str, description: str, backend: str, controls: tu
         _compile_target_with(backend),
         aot_autograd_refusal,
         in_pieces=True,
-        prepare=_prepare_dynamo,
+        prepare=prepare_dynamo,
         reset=reset_dynamo,
         warm=_warm_dynamo,
         controls=controls,
@@ -307,7 +292,7 @@ def _shipped_targets() -> Mapping[str, Target]:
             "the same through torch.compile: Dynamo's graphs, backend aotfuzz",
             _compile_target_with("aotfuzz"),
             _refusal_aot_compile,
-            prepare=_prepare_dynamo,
+            prepare=prepare_dynamo,
             reset=reset_dynamo,
             warm=_warm_dynamo,
             controls=("torch-dynamo",),
@@ -355,6 +340,16 @@ def _shipped_targets() -> Mapping[str, Target]:
             available=_inductor_available,
             warm=_warm_inductor,
             controls=("torch-dynamo", "torch-aot-eager"),
+        ),
+        Target(
+            "torch-inductor-dynamic",
+            "the same with dynamic=True: sizes are symbols from the first call on",
+            partial(_compile_with_inductor, dynamic=True),
+            prepare=_prepare_inductor,
+            reset=reset_dynamo,
+            available=_inductor_available,
+            warm=_warm_inductor,
+            controls=("torch-dynamo", "torch-aot-eager", "torch-inductor"),
         ),
         Target(
             "torch-inductor-strict",

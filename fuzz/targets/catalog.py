@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from fuzz.errors import TargetError
 from fuzz.targets import plugins
+from fuzz.targets.adapters import ADAPTED, adapter
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.target import Target
 
 
 def find_target(name: str) -> Target:
-    """The target of that name: a shipped one, a registered one, or `package.module:function`.
+    """The target of that name: a shipped one, a registered one, `backend:NAME`, or `package.module:function`.
 
-    For the last the current directory is importable, as it is for `python -m`. Raises TargetError if there
-    is no such target, module or attribute, if the attribute cannot be called, or if the module fails.
+    NAME is one of Dynamo's backends (`torch.compiler.list_backends`). For the last one the current
+    directory is importable, as it is for `python -m`. Raises TargetError if there is no such target, module
+    or attribute, if the attribute cannot be called, or if the module fails.
 
     >>> find_target("eager").compile(len) is len
     True
     """
-    return SHIPPED[name] if name in SHIPPED else plugins.load(name)
+    if name in SHIPPED:
+        return SHIPPED[name]
+    return adapter(name).target if name in ADAPTED else plugins.load(name)
 
 
 def usable_targets(names: list[str]) -> list[Target]:

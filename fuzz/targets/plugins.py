@@ -1,5 +1,7 @@
 """Compilers of other people: registered by their package, or named as `package.module:function`.
 
+Backends of torch.compile that Dynamo knows by name are targets as `backend:NAME`
+(`fuzz.targets.dynamo_backends`).
 A package registers its own under a name of its choice, in its pyproject.toml:
 
     [project.entry-points."aotfuzz.targets"]
@@ -12,20 +14,22 @@ asked for by name.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
 from dataclasses import replace
 from importlib import metadata
-from keyword import iskeyword
-from pathlib import Path
 from typing import Any
 
 from fuzz.errors import TargetError
 from fuzz.features.traits import TRAITS
+from fuzz.module_attributes import load_attribute, make_current_folder_importable
 from fuzz.patterns import matches
-from fuzz.targets.builtin_targets import SHIPPED, reset_dynamo
+from fuzz.targets.adapters import ADAPTED
+from fuzz.targets.builtin_targets import SHIPPED
+from fuzz.targets.clause_sets import clauses_of
+from fuzz.targets.dynamo_backends import PREFIX, dynamo_backends, named_backend, reset_dynamo
 from fuzz.targets.target import CAPABILITIES, Target, do_nothing
-from oracles.object_names import class_name, message_of
+from oracles.object_names import class_name
 
 GROUP = "aotfuzz.targets"
 
@@ -36,21 +40,31 @@ def registered_targets() -> dict[str, str]:
     A name that a shipped target has is not among them.
     """
     found = {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
-    return {name: value for name, value in sorted(found.items()) if name not in SHIPPED}
+    return {
+        name: value for name, value in sorted(found.items()) if name not in SHIPPED and name not in ADAPTED
+    }
 
 
 def load(name: str) -> Target:
-    """The target that is registered under a name, or that is written `package.module:function`.
+    """The target that is registered under a name, or is written `backend:NAME` or `package.module:function`.
 
     Raises TargetError if there is none, if its module fails, or if it is no target.
     """
+    if name.startswith(PREFIX):
+        target = named_backend(name.removeprefix(PREFIX))
+        if target is not None:
+            return target
+        make_current_folder_importable()
+        if importlib.util.find_spec(PREFIX.removesuffix(":")) is None:
+            known = ", ".join(dynamo_backends())
+            raise TargetError(f"target {name!r}: Dynamo has no such backend; it has {known}")
     # Every worker comes by here: it takes longer to ask all packages what they register than to run a case.
-    known = {} if ":" in name else registered_targets()
-    path = known.get(name, name)
+    registered = {} if ":" in name else registered_targets()
+    path = registered.get(name, name)
     if ":" not in path:
         raise TargetError(
-            f"no target named {name!r}; shipped are {', '.join(SHIPPED)}, "
-            + (f"registered are {', '.join(known)}, " if known else "")
+            f"no target named {name!r}; shipped are {', '.join([*SHIPPED, *ADAPTED])}, "
+            + (f"registered are {', '.join(registered)}, " if registered else "")
             + "and your own is written package.module:function"
         )
     must_be = "a function that takes a function and returns it compiled, or a fuzz.Target"
@@ -67,38 +81,25 @@ def attribute(what: str, path: str, must_be: str) -> Any:
 
     Raises TargetError, which begins with `what`, if there is no such module or attribute, if the attribute
     cannot be called (then it says what it `must_be`), or if the module fails."""
-    module_name, _, attribute = path.partition(":")
-    words = f"{module_name}.{attribute}".split(".")
-    if not all(word.isidentifier() and not iskeyword(word) for word in words):
-        raise TargetError(f"{what} is not of the form package.module:function")
-    here = str(Path.cwd())
-    if here not in sys.path and "" not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise TargetError(
-                f"{what}: no module named {error.name!r} (looked in {here} and the installed packages)"
-            ) from error
-        raise TargetError(f"{what}: importing {module_name} failed: {message_of(error)}") from error
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # (a script, say, that ends with sys.exit())
-        said = f"{class_name(type(error))}: {message_of(error)}"
-        raise TargetError(f"{what}: importing {module_name} failed: {said}") from error
-    for part in attribute.split("."):
-        try:
-            found = getattr(found, part)
-        except Exception as error:
-            raise TargetError(f"{what}: {module_name} has no attribute {attribute!r}") from error
+    found = load_attribute(what, path, TargetError)
     if not callable(found):
-        raise TargetError(f"{what}: {attribute} is of type {class_name(type(found))}; it must be {must_be}")
+        kind = class_name(type(found))
+        raise TargetError(f"{what}: {path.partition(':')[2]} is of type {kind}; it must be {must_be}")
     return found
 
 
 def _check_plugin_capabilities(target: Target, name: str) -> None:
-    """A misspelt capability would be one that the target is believed to have."""
+    """A misspelt capability would be one that the target is believed to have.
+
+    So would a misspelt clause."""
+    try:
+        clauses_of(target.clauses)
+    except TargetError as error:
+        raise TargetError(f"target {name!r} promises what is no clause: {error}") from error
+    try:
+        _ = target.arithmetic
+    except ValueError as error:
+        raise TargetError(f"target {name!r} computes in what is no precision: {error}") from error
     words = [("lacks", word) for word in target.lacks] + [("declines", word) for word in target.declines]
     for verb, word in words:
         if word not in CAPABILITIES and not any(matches(word, trait) for trait in TRAITS):

@@ -13,13 +13,15 @@ that no case depends on what was compiled before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from fuzz.features.traits import traits
 from fuzz.patterns import matches
 from fuzz.program.decode import Program
+from fuzz.targets.clause_sets import clauses_of
+from oracles import Arithmetic
 
 Function = Callable[..., Any]
 
@@ -57,8 +59,10 @@ class Target:
     runs the kernels that eager runs, in the same order, so that numbers are equal bit for bit. `refuses`
     is the share of the programs that it may decline, besides those that need what it lacks or `declines`:
     a campaign in which it declines more has found something. (Programs with what it declines are run, so
-    that what is left behind when it does is seen.) A target can be called like the function that
-    compiles.
+    that what is left behind when it does is seen.) `clauses` are those of the contract that it promises,
+    and names of sets of them (`fuzz.targets.clause_sets`); no other one is judged. `computes_in` has dtypes
+    that it computes in another precision, and `flushes_denormals` says that it takes denormals for zeros:
+    the error policy counts its digits so. A target can be called like the function that compiles.
 
         Target("mine", "my compiler", compile_function, lacks=("complex", "operator: as_strided*"))
     """
@@ -78,10 +82,47 @@ class Target:
     declines: tuple[str, ...] = ()
     exact: bool = False
     refuses: float = 1.0
+    clauses: tuple[str, ...] = ("everything",)
+    computes_in: Mapping[str, str] = field(default_factory=dict)
+    flushes_denormals: bool = False
+
+    @classmethod
+    def from_backend(cls, backend: str | Callable[..., Any], *, aot: bool = False, **more: Any) -> Target:
+        """The target of a backend of torch.compile, which sets all that such a target needs.
+
+        The controls are Dynamo alone and, if the backend is given AOTAutograd's graphs (`aot`), AOTAutograd
+        alone. Dynamo's caches are dropped after each case, Dynamo does not fall back to eager in silence, a
+        program may come `in_pieces`, and a process that is made ready compiles a toy first. Nothing is
+        imported before that. Of the clauses it promises the set `torch.compile`.
+
+        Args:
+            backend: a name of `torch.compiler.list_backends`, or a function of a GraphModule and inputs.
+            aot: the backend is given graphs of AOTAutograd: it is, or calls, `aot_autograd(...)`.
+            more: attributes of `Target`, and `dynamic` and `options`, which are given to torch.compile. What
+                is given for `prepare` and `reset` is done after what is said above.
+
+        Raises:
+            fuzz.errors.TargetError: the backend is no such thing.
+
+            target = Target.from_backend("openvino", lacks=("complex",))
+        """
+        from fuzz.targets.dynamo_backends import backend_target
+
+        return backend_target(backend, aot=aot, **more)
 
     def __call__(self, function: Function) -> Function:
         """Compile a function."""
         return self.compile(function)
+
+    @property
+    def promised(self) -> tuple[str, ...]:
+        """The clauses that it promises, in the order of the contract; TargetError if it names another one."""
+        return clauses_of(self.clauses)
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """The precision that it computes in; ValueError if it names what is no floating dtype."""
+        return Arithmetic(self.computes_in, self.flushes_denormals)
 
     def lacking(self, program: Program) -> str | None:
         """The first capability that a program needs and this target lacks."""

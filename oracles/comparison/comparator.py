@@ -7,7 +7,7 @@ error on one side, no element of a tensor of another shape, no gradient of a res
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 
 from oracles.comparison.accepted_differences import is_accepted
@@ -28,7 +28,8 @@ from oracles.comparison.tensors import (
     compare_overlaps,
     compare_sharing,
 )
-from oracles.findings import CLAUSES, Finding
+from oracles.comparison.tolerance import EXACTLY_AS_SAID, Arithmetic
+from oracles.findings import CLAUSES, Finding, is_judged
 from oracles.observation.records import Observation
 
 _MARKS = (
@@ -62,10 +63,18 @@ def differences(
     terms: Observation | None = None,
     *,
     exact: bool = False,
+    clauses: Collection[str] = CLAUSES,
+    arithmetic: Arithmetic = EXACTLY_AS_SAID,
 ) -> tuple[Difference, ...]:
-    """As `compare`, each finding with its weight; `terms` is eager's once more, with the terms measured."""
-    found = _compare_snapshots(Comparison.of(eager, target, reference, terms, exact))
-    kept = (item for item in found if not is_accepted(item.finding, eager, target))
+    """As `compare`, each finding with its weight; `terms` is eager's once more, with the terms measured.
+
+    Of other clauses than `clauses` nothing is said; `arithmetic` is the target's."""
+    found = _compare_snapshots(Comparison.of(eager, target, reference, terms, exact, arithmetic))
+    kept = (
+        item
+        for item in found
+        if is_judged(item.finding, clauses) and not is_accepted(item.finding, eager, target)
+    )
     return tuple(sorted(kept, key=lambda item: CLAUSES.index(item.finding.clause)))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from oracles.comparison.tolerance import first_mismatch
+from oracles.comparison.tolerance import EXACTLY_AS_SAID, Arithmetic, first_mismatch
 from oracles.findings import Finding
 from oracles.observation.gradients import LARGEST_COTANGENT
 from oracles.observation.records import Observation, Raised, TensorState, Value
@@ -49,6 +49,7 @@ class Comparison:
     eager_states: dict[str, TensorState]
     target_states: dict[str, TensorState]
     reference_states: dict[str, TensorState]
+    arithmetic: Arithmetic = EXACTLY_AS_SAID
     unlike: set[str] = field(default_factory=set)
     differing: set[str] = field(default_factory=set)
 
@@ -59,6 +60,7 @@ class Comparison:
         reference: Observation | None,
         terms: Observation | None,
         exact: bool,
+        arithmetic: Arithmetic = EXACTLY_AS_SAID,
     ) -> Comparison:
         """Put snapshots side by side; a reference that went another way than eager is not used."""
         if reference is not None and (reference.raised is not None or reference.outputs != eager.outputs):
@@ -72,6 +74,7 @@ class Comparison:
             states_of(eager),
             states_of(target),
             {} if reference is None else states_of(reference),
+            arithmetic,
         )
 
     def numbers(
@@ -87,7 +90,9 @@ class Comparison:
         """Compare elements of equal dtype and shape under the error policy."""
         if eager.data == target.data:
             return
-        found = first_mismatch(eager, target, reference, exact=self.exact, scale=scale)
+        found = first_mismatch(
+            eager, target, reference, exact=self.exact, scale=scale, arithmetic=self.arithmetic
+        )
         if found is not None:
             finding = difference(clause, path, f"{what} at {found.detail}", found.eager, found.target).finding
             yield Difference(finding, numeric=True, noise=found.noise, slight=found.slight)

@@ -114,7 +114,8 @@ def _shows_rounding(sides: Comparison, eager: TensorState, target: TensorState) 
         if (other.dtype, other.shape) == (its.dtype, its.shape):
             known = sides.reference_states.get(name)
             reference = None if known is None else known.value
-            if first_mismatch(other.value, its.value, reference, exact=sides.exact) is None:
+            given, arithmetic = (other.value, its.value, reference), sides.arithmetic
+            if first_mismatch(*given, exact=sides.exact, arithmetic=arithmetic) is None:
                 return True
     return False
 

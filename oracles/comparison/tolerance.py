@@ -26,6 +26,9 @@ rounded in proportion to the whole (R. Brent, C. Percival, P. Zimmermann, Error 
 floating-point multiplication, Math. Comp. 76, 2007), x is its absolute value; in double precision, where the
 reference is no better than eager and shows no error, it is that of the tensor's largest element.
 
+Where a target says that it computes numbers of a dtype in another precision (`Arithmetic`), eps is that of
+that precision; the smallest number is the smallest normal one if it flushes denormals.
+
 Where eager itself has lost more than half of its digits against the reference, its numbers are noise:
 a difference there proves nothing and is marked as such. One that leaves half of the digits is marked as
 slight: rounding may explain it (`random_rounding`), and explains no other.
@@ -34,7 +37,8 @@ slight: rounding may explain it (`random_rounding`), and explains no other.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +50,41 @@ FACTOR = 4.0
 ULPS = 4.0
 
 _Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """How a target computes, where that is not as the dtypes say.
+
+    `computes_in` has names of dtypes, each with that of the dtype in which the target computes numbers of it.
+    With `flushes_denormals` numbers that are smaller than the smallest normal one may be zeros.
+
+        Arithmetic({"float64": "float32"}, flushes_denormals=True)
+
+    Raises `ValueError` for a name that is no floating dtype of torch.
+    """
+
+    computes_in: Mapping[str, str] = field(default_factory=dict)
+    flushes_denormals: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (*self.computes_in, *self.computes_in.values()):
+            dtype = getattr(torch, name, None)
+            if not isinstance(dtype, torch.dtype) or not (dtype.is_floating_point or dtype.is_complex):
+                raise ValueError(f"{name!r} is no floating dtype of torch")
+
+    def precision(self, dtype: torch.dtype) -> torch.finfo:
+        """The precision in which numbers of a dtype are computed."""
+        return torch.finfo(getattr(torch, self.computes_in.get(str(dtype).removeprefix("torch."), ""), dtype))
+
+    @property
+    def of_double(self) -> torch.finfo:
+        """The precision in which double precision is computed."""
+        return self.precision(torch.float64)
+
+
+EXACTLY_AS_SAID = Arithmetic()
+"""Each dtype is computed in its own precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +110,14 @@ def first_mismatch(
     *,
     exact: bool = False,
     scale: float | Value = 0.0,
+    arithmetic: Arithmetic = EXACTLY_AS_SAID,
 ) -> Mismatch | None:
     """The first element that disagrees, or None when the two values agree.
 
     Both values must have the same dtype and shape; a reference of another shape is not used. `exact`
     asks for equality bit for bit (NaN equal to NaN) and ignores the reference. `scale` is the magnitude of
-    terms that are known to be summed into the elements: one number, or float64 of the same shape.
+    terms that are known to be summed into the elements: one number, or float64 of the same shape. Digits are
+    counted in the precision in which the target computes by its `arithmetic`.
 
     Raises `ValueError` for values of different dtypes or shapes: these are a finding of their own.
     """
@@ -99,14 +140,15 @@ def first_mismatch(
         reference.shape != eager.shape or reference.dtype.is_complex != eager.dtype.is_complex
     ):
         reference = None
-    return _compare_within_tolerance(eager, target, reference, _tolerance_scales(scale, eager))
+    return _compare_within_tolerance(eager, target, reference, _tolerance_scales(scale, eager), arithmetic)
 
 
 def _compare_within_tolerance(
-    eager: Value, target: Value, reference: Value | None, scale: float | _Array
+    eager: Value, target: Value, reference: Value | None, scale: float | _Array, arithmetic: Arithmetic
 ) -> Mismatch | None:
     e, t = _parts(eager), _parts(target)
-    info = torch.finfo(eager.dtype)
+    info = arithmetic.precision(eager.dtype)
+    least = info.smallest_normal * (1.0 if arithmetic.flushes_denormals else info.eps)
     special = ~np.isfinite(e) | ~np.isfinite(t)
     same_special = (np.isnan(e) & np.isnan(t)) | (e == t)
     if eager.dtype.is_complex:
@@ -118,7 +160,7 @@ def _compare_within_tolerance(
     with np.errstate(all="ignore"):
         if reference is None:
             distance = np.abs(t - e)
-            allowed = ULPS * _ulp(np.maximum(_magnitude(e, eager), scale), info)
+            allowed = ULPS * _ulp(np.maximum(_magnitude(e, eager), scale), info.eps, least)
             # Whether eager or the target is off by so little, nobody can tell.
             undecided = same_special | (~special & (distance <= FACTOR * allowed))
             noise = bool(undecided.all())
@@ -129,13 +171,15 @@ def _compare_within_tolerance(
             half = _half_of_the_digits(r, info)
             largest = float(np.max(error, where=known, initial=0.0))
             magnitude = _magnitude(r, eager)
-            if info.eps == torch.finfo(torch.float64).eps:
+            if torch.finfo(eager.dtype).eps == torch.finfo(torch.float64).eps:
                 magnitude = np.full_like(r, _largest(r))
             magnitude = np.maximum(magnitude, scale)
-            allowed = np.maximum(FACTOR * error + ULPS * _ulp(magnitude, info), min(FACTOR * largest, half))
+            allowed = np.maximum(
+                FACTOR * error + ULPS * _ulp(magnitude, info.eps, least), min(FACTOR * largest, half)
+            )
             # Where the reference has no number there is nothing to measure against but eager.
             distance = np.where(np.isfinite(r), distance, np.abs(t - e))
-            allowed = np.where(np.isfinite(r), allowed, ULPS * _ulp(_magnitude(e, eager), info))
+            allowed = np.where(np.isfinite(r), allowed, ULPS * _ulp(_magnitude(e, eager), info.eps, least))
             noise = bool(np.any(np.isfinite(e) != np.isfinite(r))) or largest > half
         far = ~special & ~(e == t) & ~(distance <= allowed)
         wrong |= far
@@ -192,9 +236,8 @@ def _elements(wrong: npt.NDArray[np.bool_], value: Value) -> npt.NDArray[np.bool
     return np.logical_or(pairs[:, 0], pairs[:, 1])
 
 
-def _ulp(numbers: _Array, info: torch.finfo) -> _Array:
-    smallest = info.smallest_normal * info.eps
-    ulps: _Array = np.maximum(np.abs(np.where(np.isfinite(numbers), numbers, 0.0)) * info.eps, smallest)
+def _ulp(numbers: _Array, eps: float, least: float) -> _Array:
+    ulps: _Array = np.maximum(np.abs(np.where(np.isfinite(numbers), numbers, 0.0)) * eps, least)
     return ulps
 
 

@@ -15,29 +15,57 @@ import torch
 from oracles.observation.operation_mode import OperationMode
 from oracles.rerun.dense_operands import repeats_elements, tensors
 
+_EPS = torch.finfo(torch.float64).eps
+
 
 class RandomRounding(OperationMode):
     """Moves each element that an operation computes in double precision by its last digit, up or down as a
     generator of its own has it (`seed`); all else (strides, aliases, version counters) is as without it.
-    Views, and what is drawn or made of nothing, are left as they are.
+    Views, and what is drawn or made of nothing, are left as they are. With another `eps` it is the last
+    digit of a precision that has this one.
 
-        with Rounded(0):
+        with RandomRounding(0):
             torch.ones(2, dtype=torch.float64) * 3    # 3.0000000000000004, or 2.9999999999999996
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, eps: float = _EPS) -> None:
         super().__init__()
+        self._eps = eps
         self._generator = torch.Generator().manual_seed(seed)
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        results = func(*args, **kwargs)
         if func.is_view or not _LEFT.isdisjoint(func.tags) or not _has_tensors(args, kwargs):
-            return results
-        for result in tensors(results):
+            return func(*args, **kwargs)
+        inside = self._rounded_inside(func, args, kwargs)
+        results = func(*args, **kwargs)
+        for result, other in zip(tensors(results), inside or tensors(results), strict=True):
             if result.dtype in _DOUBLE and not repeats_elements(result):
-                sign = torch.randint(2, result.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
-                result.data.mul_(1 + _EPS * sign.to(result.device))  # which moves no version counter
+                if other is not result:
+                    result.data.copy_(other)  # which moves no version counter, as below
+                result.data.mul_(1 + self._eps * self._signs(result))
         return results
+
+    def _rounded_inside(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[torch.Tensor] | None:
+        """What an operation of sums gives for operands that are moved by their last digit; None for another.
+
+        Of a sum that cancels, the rounding of its terms remains, which the last digit of the result is not.
+        """
+        if func not in _SUMS:
+            return None
+        return list(tensors(func(*self._moved(args), **self._moved(kwargs))))
+
+    def _moved(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value * (1 + self._eps * self._signs(value)) if value.dtype in _DOUBLE else value
+        if isinstance(value, dict):
+            return {key: self._moved(part) for key, part in value.items()}
+        return type(value)(map(self._moved, value)) if isinstance(value, (list, tuple)) else value
+
+    def _signs(self, tensor: torch.Tensor) -> torch.Tensor:
+        signs = torch.randint(2, tensor.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
+        return signs.to(tensor.device)
 
 
 def _has_tensors(*given: Any) -> bool:
@@ -45,5 +73,12 @@ def _has_tensors(*given: Any) -> bool:
 
 
 _DOUBLE = {torch.float64, torch.complex128}
-_EPS = torch.finfo(torch.float64).eps
 _LEFT = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
+_ATEN = torch.ops.aten
+# Operations that sum terms which nobody else sees: where these cancel, what is left is rounded as they are.
+_SUMS = {
+    *(_ATEN.sum.default, _ATEN.sum.dim_IntList, _ATEN.mean.default, _ATEN.mean.dim, _ATEN.trace.default),
+    *(_ATEN.dot.default, _ATEN.vdot.default, _ATEN.mv.default, _ATEN.mm.default, _ATEN.bmm.default),
+    *(_ATEN.addmm.default, _ATEN.addmv.default, _ATEN.baddbmm.default),
+    _ATEN.binary_cross_entropy_with_logits.default,
+}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.cli import _command_line_parser, main
+from fuzz.targets.adapters import ADAPTED
 from fuzz.targets.builtin_targets import SHIPPED
 
 ROOT = Path(__file__).parents[2]
@@ -47,6 +48,7 @@ def test_the_example_is_found_wrong(
         "docs/fuzz-your-backend.md",
         "docs/campaigns.md",
         "docs/ci.md",
+        "docs/commands.md",
         "docs/corpus.md",
         "docs/bisect.md",
         "docs/upstream.md",
@@ -65,7 +67,8 @@ def test_documented_commands_are_commands(file: str) -> None:
 def test_the_nightly_workflows_run_commands() -> None:
     yaml = pytest.importorskip("yaml", reason="comes with the extra cluster (issue 7)")
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
-    steps = workflow["jobs"]["campaign"]["steps"]
+    jobs = workflow["jobs"]
+    steps = [step for job in jobs.values() for step in job["steps"]]
     lines = [line.strip() for step in steps for line in step.get("run", "").splitlines()]
     lines += [line.strip(" -") for line in (ROOT / "tox.ini").read_text().splitlines()]
     commands = [line for line in lines if line.startswith("aotfuzz ")]
@@ -75,6 +78,6 @@ def test_the_nightly_workflows_run_commands() -> None:
         plain = plain.replace("$SECONDS_EACH", "5").replace("${SEED:-$(date +%Y%m%d)}", "5")
         options = _command_line_parser().parse_args(shlex.split(plain)[1:])
         for target in getattr(options, "target", []):
-            assert target in SHIPPED or target.startswith("${{ matrix.target")
-    targets = workflow["jobs"]["campaign"]["strategy"]["matrix"]["target"]
-    assert set(targets) <= set(SHIPPED)
+            assert target in SHIPPED or target in ADAPTED or target.startswith("${{ matrix.target")
+    assert set(jobs["campaign"]["strategy"]["matrix"]["target"]) <= set(SHIPPED)
+    assert {row["target"] for row in jobs["adapters"]["strategy"]["matrix"]["include"]} == set(ADAPTED)

@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -33,7 +35,7 @@ from fuzz.execute.eager_case import judge_eager, observe_eager
 from fuzz.execute.garbage import sweep_garbage
 from fuzz.features.traits import traits
 from fuzz.generate import generate
-from fuzz.generate.profiles import PROFILES
+from fuzz.generate.profile_names import find_profile
 from fuzz.ir.nodes import on_device
 from fuzz.program.decode import Program, from_json, to_json
 from fuzz.targets.catalog import find_target
@@ -46,14 +48,16 @@ HANDLER = "fuzz.campaign.workers.handlers:handle_item"
 
 def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program:
     """Case `index` of a campaign: the same on every machine and whatever ran before it."""
-    made = generate(SeededChoices(seed, index), PROFILES[profile])
+    made = generate(SeededChoices(seed, index), find_profile(profile))
     if device == "cpu":
         return made
     return on_device(made, device)
 
 
-def case_item(seed: int, index: int, profile: str, device: str, target: str) -> dict[str, Any]:
-    """The item that runs one generated case."""
+def case_item(
+    seed: int, index: int, profile: str, device: str, target: str, clauses: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The item that runs one generated case. If there are `clauses`, they alone are judged."""
     return {
         "kind": "case",
         "seed": seed,
@@ -61,12 +65,13 @@ def case_item(seed: int, index: int, profile: str, device: str, target: str) -> 
         "profile": profile,
         "device": device,
         "target": target,
+        "clauses": list(clauses),
     }
 
 
-def program_item(given: Program, target: str) -> dict[str, Any]:
-    """The item that runs one given program."""
-    return {"kind": "program", "program": to_json(given), "target": target}
+def program_item(given: Program, target: str, clauses: Sequence[str] = ()) -> dict[str, Any]:
+    """The item that runs one given program; `clauses` are as in `case_item`."""
+    return {"kind": "program", "program": to_json(given), "target": target, "clauses": list(clauses)}
 
 
 def script_item(text: str) -> dict[str, Any]:
@@ -94,9 +99,9 @@ def handle_item(item: dict[str, Any]) -> Any:
     match item["kind"]:
         case "case":
             given = program(item["seed"], item["index"], item["profile"], item["device"])
-            return _answer(_executed(given, item["target"]), traits=sorted(traits(given)))
+            return _answer(_executed(given, item), traits=sorted(traits(given)))
         case "program":
-            return _answer(_executed(from_json(item["program"]), item["target"]))
+            return _answer(_executed(from_json(item["program"]), item))
         case "script":
             return Last(repro_trial.run_repro(item["text"]))
         case "eager digest":
@@ -115,8 +120,12 @@ def _observations_of_eager(program: Any) -> list[Any]:
     return [observation_to_json(seen) for seen in observe_eager(from_json(program))]
 
 
-def _executed(given: Program, target: str) -> Result:
-    result = execute(given, _target(target))
+def _executed(given: Program, item: dict[str, Any]) -> Result:
+    target, clauses = _target(item["target"]), item.get("clauses")
+    if clauses:
+        promised = tuple(clause for clause in target.promised if clause in clauses)
+        target = replace(target, clauses=promised)
+    result = execute(given, target)
     if result.intact:
         sweep_garbage()
     return result

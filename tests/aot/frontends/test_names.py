@@ -81,22 +81,17 @@ def test_loggers_tell_each_stage(caplog: pytest.LogCaptureFixture) -> None:
     assert any("changed: " in record.getMessage() for record in caplog.records if record.name == "aot.guards")
 
 
-def test_the_environment_turns_logs_on() -> None:
-    script = "import torch, aot; aot.aot_function(torch.sin, aot.nop)(torch.ones(2))"
-    environment = {**os.environ, "AOT_LOGS": "graphs,nothing"}
-    run = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
-    assert "aten.sin" in run.stderr and "there is no 'nothing'" in run.stderr and "def call" not in run.stderr
-
-
-def test_what_symbols_need_is_imported_when_there_are_some() -> None:
+def test_a_process_has_logs_by_its_environment_and_what_symbols_need_when_there_are_some() -> None:
     script = (
         "import sys, torch, aot; before = 'sympy' in sys.modules\n"
         "aot.aot_function(torch.sin, aot.nop, dynamic=True)(torch.ones(2))\n"
         "print(before, 'sympy' in sys.modules)"
     )
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "AOT_LOGS": "graphs,nothing"}
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "aten.sin" in run.stderr and "there is no 'nothing'" in run.stderr and "def call" not in run.stderr
     assert run.stdout.split() == ["False", "True"]
 
 

@@ -38,15 +38,24 @@ def _case(program: Program = LOST_THROUGH_EXPAND, issue: int | None = 197448, **
 
 
 def _found(
-    program: Program, *cases: Case, target: str = TARGET, finding: Finding = LOST
+    program: Program,
+    *cases: Case,
+    target: str = TARGET,
+    finding: Finding = LOST,
+    controls: tuple[str, ...] = (),
 ) -> RecordedCase | None:
     files = [(Path(f"corpus/{number}.json"), case) for number, case in enumerate(cases)]
     bucket = buckets.bucket((finding,), program)
-    return find_recorded_case(files, target, TORCH, bucket, (finding,), program)
+    return find_recorded_case(files, (target, *controls), TORCH, bucket, (finding,), program)
 
 
 def test_the_same_bucket_is_explained() -> None:
     assert _found(LOST_THROUGH_EXPAND, _case()) == RecordedCase("corpus/0.json", 197448, "lost")
+
+
+def test_a_case_of_a_control_explains_as_well() -> None:
+    found = _found(LOST_THROUGH_EXPAND, _case(), target="torch-inductor", controls=("torch-dynamo", TARGET))
+    assert found is not None and found.issue == 197448
 
 
 def test_a_program_that_contains_the_cases_program_is_explained() -> None:

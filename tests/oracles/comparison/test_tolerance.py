@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.comparison.tolerance import FACTOR, ULPS, first_mismatch
+from oracles.comparison.tolerance import FACTOR, ULPS, Arithmetic, first_mismatch
 from oracles.observation.records import Value
 from oracles.observation.tensor_state import value_of
 
@@ -195,3 +195,29 @@ def test_subnormal_numbers_are_not_compared_relatively_to_zero() -> None:
 def test_other_dtypes_and_shapes_are_refused(other: Value) -> None:
     with pytest.raises(ValueError, match="compare dtype and shape first"):
         first_mismatch(value([1.0, 1.0]), other)
+
+
+def test_a_target_that_computes_in_single_precision_has_its_digits() -> None:
+    numbers = torch.tensor([1.0, 3.0, 1e-3], dtype=torch.float64)
+    eager, target = value(numbers / 3), value(numbers.float().div(3).double())
+    single = Arithmetic({"float64": "float32"})
+    assert first_mismatch(eager, target, eager) is not None
+    assert first_mismatch(eager, target, eager, arithmetic=single) is None
+    wrong = value(numbers / 3 * (1 + 1e-5))
+    found = first_mismatch(eager, wrong, eager, arithmetic=single)
+    assert found is not None and found.slight
+    assert first_mismatch(eager, target, eager, exact=True, arithmetic=single) is not None
+
+
+def test_denormals_may_be_zeros_where_a_target_flushes_them() -> None:
+    eager, target = value(torch.tensor([1e-40, 1.0])), value(torch.tensor([0.0, 1.0]))
+    assert first_mismatch(eager, target, eager) is not None
+    assert first_mismatch(eager, target, eager, arithmetic=Arithmetic(flushes_denormals=True)) is None
+    small = value(torch.tensor([1e-36, 1.0]))
+    assert first_mismatch(small, target, small, arithmetic=Arithmetic(flushes_denormals=True)) is not None
+
+
+@pytest.mark.parametrize("names", [{"float64": "int32"}, {"double precision": "float32"}, {"float64": "nn"}])
+def test_a_precision_that_is_none_is_said(names: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="is no floating dtype of torch"):
+        Arithmetic(names)

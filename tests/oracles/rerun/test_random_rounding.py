@@ -127,3 +127,53 @@ def test_what_rounding_stands_before_is_told() -> None:
     )
     assert found.outcome is Outcome.FINDING
     assert {finding.clause for finding in found.findings} == {"autograd-metadata"}
+
+
+def _loss(x: Tensor, y: Tensor) -> Tensor:
+    return torch.nn.functional.binary_cross_entropy_with_logits(x, y)
+
+
+def _loss_in_another_order(x: Tensor, y: Tensor) -> Tensor:
+    """As older versions of torch have it, with the logarithm of a number next to 1."""
+    least = torch.clamp(-x, min=0)
+    return ((1 - y) * x + least + torch.log(torch.exp(-least) + torch.exp(-x - least))).mean()
+
+
+def _sum_in_another_order(x: Tensor, y: Tensor) -> Tensor:
+    return (x.flip(0) * y.flip(0)).cumsum(0)[-1].clone()
+
+
+def _off(function: Callable[..., Tensor], error: float) -> Callable[..., Tensor]:
+    return lambda x, y: function(x, y) + error
+
+
+@pytest.mark.parametrize(
+    ("function", "other", "x", "y"),
+    [
+        (_loss, _loss_in_another_order, [-0.75, -0.5], [-0.5, -1.0]),
+        (torch.dot, _sum_in_another_order, [0.9, -0.2, 1.5, -1.4], [1.4, -1.7, -0.7, 0.4]),
+    ],
+)
+def test_a_sum_that_cancels_is_rounded_as_its_terms_are(
+    function: Callable[..., Tensor], other: Callable[..., Tensor], x: list[float], y: list[float]
+) -> None:
+    """Off by 5.5e-17 where four units in the last place of the result, 0.0070, are 6.2e-18."""
+
+    def make() -> Arguments:
+        given = torch.tensor(x, dtype=DOUBLE), torch.tensor(y, dtype=DOUBLE)
+        return Arguments(given, {}, {"x": given[0], "y": given[1]})
+
+    eager = observe(function, make)
+
+    def outcome(compiled: Callable[..., Tensor]) -> Outcome:
+        def rounded(seed: int) -> Observation:
+            return observe(function, make, under=RandomRounding(seed))
+
+        def again() -> Observation:
+            return observe(function, make)
+
+        return judge(eager, observe(compiled, make), again, again, None, rounded).outcome
+
+    assert function(*make().args) != other(*make().args)
+    assert outcome(other) is Outcome.AGREE
+    assert outcome(_off(function, 1e-14)) is Outcome.FINDING

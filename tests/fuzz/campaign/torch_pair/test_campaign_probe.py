@@ -23,14 +23,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_interpreter_makes_the_same_programs_with_a_copy(source: Path) -> None:
+@pytest.fixture(scope="module")
+def here() -> Interpreter:
+    return find_interpreter(sys.executable)
+
+
+def test_an_interpreter_makes_the_same_programs_with_a_copy(source: Path, here: Interpreter) -> None:
     configuration = Configuration(targets=("eager",), cases=1)
-    here = find_interpreter(sys.executable)
     assert require_campaign(here, source, configuration) == generator_fingerprint(configuration)
 
 
-def test_a_target_that_an_interpreter_lacks_is_said(source: Path) -> None:
-    here = find_interpreter(sys.executable)
+def test_a_target_that_an_interpreter_lacks_is_said(source: Path, here: Interpreter) -> None:
     said = f"torch {re.escape(torch.__version__)}.*no target named 'no-such'"
     with pytest.raises(InterpreterError, match=said):
         require_campaign(here, source, Configuration(targets=("no-such",), cases=1))

@@ -1,7 +1,12 @@
-"""Comparisons from beginning to end, of one torch that does otherwise under one of two interpreters."""
+"""Comparisons from beginning to end, of one torch that does otherwise under one of two interpreters.
+
+Each comparison imports torch in ten processes, so the cases are few, and commands run in this process.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -16,13 +21,15 @@ from typing import Any
 import pytest
 
 from fuzz.campaign.store import Store
+from fuzz.cli import main
 from fuzz.corpus import case_file
 from tests.support.fuzz.interpreters import write_interpreter, write_script
 
 ROOT = Path(__file__).parents[4]
-# Each compares in a dozen processes that import torch.
 pytestmark = pytest.mark.timeout(900)
 TARGETS = "tests.fuzz.torch_pair_targets"
+# The first of its programs writes to an argument, the second to none.
+SEED, CASES = 28, 2
 PYTHONS = ("AOTFUZZ_PYTHON_BEFORE", "AOTFUZZ_PYTHON_AFTER")
 
 
@@ -36,19 +43,17 @@ class _Ended:
 
 
 def _aotfuzz(folder: Path, *words: str) -> _Ended:
-    done = subprocess.run(
-        _command(*words), capture_output=True, text=True, check=False, env=_environment(), cwd=folder
-    )
-    lines = done.stdout.splitlines()
-    return _Ended(done.returncode, json.loads(lines[-1]) if lines else {}, done.stderr)
-
-
-def _command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "fuzz.cli", *words, "--json"]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        patch.chdir(folder)
+        patch.setenv("PYTHONPATH", str(ROOT))
+        status = main([*words, "--json"])
+    lines = out.getvalue().splitlines()
+    return _Ended(status, json.loads(lines[-1]) if lines else {}, err.getvalue())
 
 
 def _compare(
@@ -56,8 +61,8 @@ def _compare(
 ) -> list[str]:
     words = [word for python in pythons for word in ("--python", str(python))]
     words += [word for target in targets for word in ("--target", target)]
-    words += ["--cases", str(cases), "--profile", profile, "--jobs", "2", "--out", str(folder)]
-    return ["compare", *words]
+    words += ["--seed", str(SEED), "--cases", str(cases), "--profile", profile]
+    return ["compare", *words, "--jobs", "2", "--out", str(folder)]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +77,7 @@ def compared(sides: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory)
     """One target that the second torch mends, and one that it breaks."""
     folder = tmp_path_factory.mktemp("compared") / "out"
     targets = (f"{TARGETS}:loses_writes_before", f"{TARGETS}:loses_writes_after")
-    return folder, _aotfuzz(folder.parent, *_compare(folder, *sides, targets=targets, cases=9))
+    return folder, _aotfuzz(folder.parent, *_compare(folder, *sides, targets=targets, cases=CASES))
 
 
 def test_what_appears_and_what_is_gone_is_told_and_reduced(compared: tuple[Path, _Ended]) -> None:
@@ -87,7 +92,7 @@ def test_what_appears_and_what_is_gone_is_told_and_reduced(compared: tuple[Path,
     smallest = min(appeared["buckets"], key=lambda bucket: bucket["statements"])
     assert smallest["statements"] <= 1 and smallest["other_side"] == "agree"
     assert case_file.read(Path(smallest["corpus_file"])).clause == smallest["clause"]
-    assert data["eager"]["same_bits"] == data["eager"]["programs"] == 9
+    assert data["eager"]["same_bits"] == data["eager"]["programs"] == CASES
     assert not data["interrupted"]
     assert (folder / "comparison.html").is_file() and (folder / "before" / "report.html").is_file()
 
@@ -95,13 +100,13 @@ def test_what_appears_and_what_is_gone_is_told_and_reduced(compared: tuple[Path,
 def test_a_comparison_that_is_done_is_resumed_at_once_and_made_longer(compared: tuple[Path, _Ended]) -> None:
     folder, _ = compared
     kept = (folder / "examples.jsonl").read_text()
-    again = _aotfuzz(folder.parent, "resume", str(folder), "--cases", "10")
+    again = _aotfuzz(folder.parent, "resume", str(folder), "--cases", str(CASES + 1))
     assert again.status == 1, again.err
-    assert again.data["eager"]["programs"] == again.data["cases"] == 10
+    assert again.data["eager"]["programs"] == again.data["cases"] == CASES + 1
     assert (folder / "examples.jsonl").read_text().startswith(kept)
     for side in ("before", "after"):
         with Store.read(folder / side) as store:
-            assert sum(1 for _ in store.rows()) == 20
+            assert sum(1 for _ in store.rows()) == 2 * (CASES + 1)
 
 
 def test_a_report_of_a_comparison_runs_nothing(compared: tuple[Path, _Ended]) -> None:
@@ -124,9 +129,13 @@ def test_a_folder_that_is_taken_is_left_alone(
 
 def test_an_interrupted_comparison_of_one_interpreter_goes_on_and_shows_no_difference(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    words = _compare(folder, sys.executable, sys.executable, targets=("eager",), cases=40)
+    words = _compare(folder, sys.executable, sys.executable, targets=("eager",), cases=4)
     process = subprocess.Popen(
-        _command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(), cwd=tmp_path
+        [sys.executable, "-m", "fuzz.cli", *words, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
     )
     while not (folder / "before" / "campaign.sqlite").is_file():
         assert process.poll() is None, process.communicate()
@@ -139,7 +148,7 @@ def test_an_interrupted_comparison_of_one_interpreter_goes_on_and_shows_no_diffe
     assert ended.status == 0, ended.err
     assert ended.data["outcomes"] == {"eager": ended.data["outcomes"]["eager"]}
     assert set(ended.data["outcomes"]["eager"]) <= {"agree -> agree", "poisoned -> poisoned"}
-    assert ended.data["eager"]["same_bits"] == 40
+    assert ended.data["eager"]["same_bits"] == 4
     assert ended.data["caveats"] == ["both interpreters have the same version of torch"]
     assert not ended.data["interrupted"]
 

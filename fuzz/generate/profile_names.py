@@ -1,0 +1,89 @@
+"""Profiles by name: the shipped ones, anybody's own, and each with some operators alone.
+
+    find_profile("mixed")                       # one of `PROFILES`
+    find_profile("mypackage.fuzzing:profile")   # a `Profile` of a module
+    find_profile("mixed[add,mul*]")             # programs of these operators alone
+    find_profile("mixed[-as_strided*]")         # programs without these
+
+The whole name makes the programs of a seed what they are, and stands in a campaign's file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+from fuzz.errors import ConfigurationError
+from fuzz.generate.profiles import PROFILES, Profile
+from fuzz.module_attributes import load_attribute
+from fuzz.operators import OPERATORS
+from fuzz.patterns import matches
+
+
+def profile_name(name: str, operators: Sequence[str] = (), without: Sequence[str] = ()) -> str:
+    """The name of a profile with some operators alone, and without others; patterns may have `*`.
+
+    >>> profile_name("mixed", ("add", "mul*"), ("mul_out",))
+    'mixed[add,mul*,-mul_out]'
+    """
+    words = [*operators, *(f"-{one}" for one in without)]
+    return f"{name}[{','.join(words)}]" if words else name
+
+
+@cache
+def find_profile(name: str) -> Profile:
+    """The profile of that name.
+
+    Raises:
+        ConfigurationError: there is no such profile or module, what the module has is no `Profile`, a profile
+            of its mixture does not exist, a pattern matches no operator, or no operator is left.
+    """
+    plain, bracket, words = name.partition("[")
+    profile = PROFILES[plain] if plain in PROFILES else _own_profile(plain)
+    if not bracket:
+        return profile
+    if not words.endswith("]"):
+        raise ConfigurationError(f"profile {name!r}: there is no ] at the end of its operators")
+    return replace(profile, operators=_chosen_operators(name, words.removesuffix("]").split(",")))
+
+
+def _own_profile(name: str) -> Profile:
+    if ":" not in name:
+        raise ConfigurationError(
+            f"no profile named {name!r}; there are {', '.join(PROFILES)}, and your own is written "
+            "package.module:NAME"
+        )
+    found = load_attribute(f"profile {name!r}", name, ConfigurationError)
+    if not isinstance(found, Profile):
+        raise ConfigurationError(
+            f"profile {name!r} is of type {type(found).__name__}; it must be a "
+            "fuzz.generate.profiles.Profile, "
+            'such as replace(PROFILES["aliasing"], name="mine", statements=(1, 4))'
+        )
+    unknown = [one for one in found.mixture if one not in PROFILES]
+    if unknown:
+        raise ConfigurationError(
+            f"profile {name!r} mixes {', '.join(map(repr, unknown))}; there are {', '.join(PROFILES)}"
+        )
+    return found
+
+
+def _chosen_operators(name: str, words: list[str]) -> frozenset[str]:
+    """The operators that patterns name, or all but those that patterns with a - name."""
+    wanted = {word for word in words if not word.startswith("-")}
+    unwanted = {word.removeprefix("-") for word in words if word.startswith("-")}
+    for pattern in sorted(wanted | unwanted):
+        if not any(matches(pattern, operator) for operator in OPERATORS):
+            raise ConfigurationError(
+                f"profile {name!r}: no operator is called {pattern!r}; `aotfuzz traits` lists them"
+            )
+    found = frozenset(
+        operator
+        for operator in OPERATORS
+        if (not wanted or any(matches(pattern, operator) for pattern in wanted))
+        and not any(matches(pattern, operator) for pattern in unwanted)
+    )
+    if not found:
+        raise ConfigurationError(f"profile {name!r}: no operator is left")
+    return found

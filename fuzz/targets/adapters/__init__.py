@@ -1,0 +1,41 @@
+"""Compilers of other people that ship as targets: one module each, which imports its library when it is used.
+
+    openvino                 OpenVINO's backend of torch.compile
+    onnxruntime_export       ONNX Runtime, through torch.onnx.export
+    tvm_relax                Apache TVM, through torch.export and Relax
+    torch_export             torch.export and run_decompositions
+    torchscript_trace        torch.jit.trace
+    functorch_ts             functorch.compile: ts_compile and memory_efficient_fusion
+
+Each module has `TARGETS`. A library that is not here says so in the target's `available`.
+
+    adapted_target("openvino").available()
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from fuzz.targets.adapters.adapter import Adapter
+
+_MODULES = {
+    "openvino": ("openvino",),
+    "onnxruntime_export": ("onnxruntime",),
+    "tvm_relax": ("tvm",),
+    "torch_export": ("torch-export",),
+    "torchscript_trace": ("torchscript-trace",),
+    "functorch_ts": ("functorch-ts-compile", "functorch-memory-efficient-fusion"),
+}
+
+ADAPTED: Mapping[str, str] = MappingProxyType(
+    {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+)
+"""The names of the targets, and the module that has each."""
+
+
+def adapter(name: str) -> Adapter:
+    """The adapter of that name; KeyError if there is none."""
+    found: Adapter = importlib.import_module(ADAPTED[name]).TARGETS[name]
+    return found

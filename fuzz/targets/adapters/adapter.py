@@ -1,0 +1,38 @@
+"""An adapter: a target, and the lines that a script needs which shows a case with its library alone."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fuzz.targets.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A compiler of other people.
+
+    Attributes:
+        target: the compiler under test.
+        setup: the lines of a script that it needs, which import its library.
+        compiled: the expression that compiles the function `f` of a script.
+    """
+
+    target: Target
+    setup: str
+    compiled: str
+
+
+def requires(extra: str, *modules: str) -> Callable[[], str | None]:
+    """For `Target.available`: None where all these modules are installed, else what to install.
+
+    >>> requires("openvino", "json")(), requires("openvino", "no_such_module")()
+    (None, "it needs no_such_module: pip install 'aotfuzz[openvino]'")
+    """
+
+    def available() -> str | None:
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        return f"it needs {', '.join(missing)}: pip install 'aotfuzz[{extra}]'" if missing else None
+
+    return available

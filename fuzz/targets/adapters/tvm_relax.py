@@ -1,0 +1,87 @@
+"""Apache TVM on the CPU, through torch.export and its front end Relax, anew for each call.
+
+torch's own backend `tvm` asks for TVM's former front end, Relay, which TVM no longer has. What torch.export
+or the front end cannot take is a refusal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fuzz.targets.adapters.adapter import Adapter, requires
+from fuzz.targets.adapters.flat_calls import compile_flat
+from fuzz.targets.clause_sets import clauses_of
+from fuzz.targets.target import Function, Target
+
+if TYPE_CHECKING:
+    import torch
+
+
+class NotImportedError(Exception):
+    """torch.export or TVM's front end has raised."""
+
+
+def _export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> Function:
+    import torch
+    import tvm
+    from tvm import relax
+    from tvm.relax.frontend.torch import from_exported_program
+
+    try:
+        imported = from_exported_program(torch.export.export(module, arguments))
+    except Exception as error:
+        raise NotImportedError(f"{type(error).__name__}: {error}") from error
+    machine = relax.VirtualMachine(tvm.compile(imported, target="llvm"), tvm.cpu())
+
+    def call(*tensors: torch.Tensor) -> list[Any]:
+        given = [tvm.runtime.from_dlpack(tensor.detach().contiguous()) for tensor in tensors]
+        return [torch.utils.dlpack.from_dlpack(result) for result in machine["main"](*given)]
+
+    return call
+
+
+def _refusal(error: BaseException) -> str | None:
+    return "not imported" if isinstance(error, NotImportedError) else None
+
+
+_SCRIPT = """
+import tvm
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
+
+def relax_tvm(f):
+    class Module(torch.nn.Module):
+        def forward(self, *args):
+            return f(*args)
+
+    def call(*args):
+        exported = tvm.compile(from_exported_program(torch.export.export(Module(), args)), target="llvm")
+        given = [tvm.runtime.from_dlpack(arg.detach().contiguous()) for arg in args]
+        main = relax.VirtualMachine(exported, tvm.cpu())["main"]
+        results = [torch.from_dlpack(one) for one in main(*given)]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    return call
+""".strip()
+
+TARGETS = {
+    "tvm": Adapter(
+        Target(
+            "tvm",
+            "Apache TVM on the CPU, through torch.export and Relax",
+            compile_flat(_export),
+            _refusal,
+            available=requires("tvm", "tvm"),
+            clauses=clauses_of(
+                ("results",), without=("repeat", "threads", "randomness", "lifetime", "refusals")
+            ),
+            controls=("torch-export",),
+            lacks=(
+                *("complex", "cuda", "metadata", "python", "random", "subclass", "argument: parameter"),
+                *("data: argument", "data: view of an argument", "data: of a module"),
+            ),
+        ),
+        _SCRIPT,
+        "relax_tvm(f)",
+    )
+}

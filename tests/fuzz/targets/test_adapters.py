@@ -1,0 +1,112 @@
+"""Compilers of other people: named, listed, in scripts; what torch has is run, what is not here says so."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fuzz.cli import main
+from fuzz.errors import TargetError
+from fuzz.execute.case import execute
+from fuzz.repro import script as repro_script
+from fuzz.targets.adapters import ADAPTED, adapter
+from fuzz.targets.adapters.adapter import requires
+from fuzz.targets.adapters.flat_calls import compile_flat, put_tensors, take_tensors
+from fuzz.targets.builtin_targets import SHIPPED
+from fuzz.targets.catalog import find_target, usable_targets
+from fuzz.targets.plugins import _check_plugin_capabilities
+from oracles import Finding
+from tests.support.fuzz.outcomes import exit_status
+from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE, SINE, SQUARE_OF_LEAF
+
+OF_TORCH = ["torch-export", "torchscript-trace", "functorch-ts-compile", "functorch-memory-efficient-fusion"]
+OF_OTHERS = [name for name in ADAPTED if name not in OF_TORCH]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_an_adapter_has_its_name_and_promises_and_lacks_what_there_is(name: str) -> None:
+    target = find_target(name)
+    assert target.name == name and name not in SHIPPED
+    _check_plugin_capabilities(target, name)
+    assert {"errors", "values"} <= set(target.promised)
+    for control in target.controls:
+        find_target(control)
+
+
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_what_torch_has_computes_values_and_has_a_script(name: str) -> None:
+    target = find_target(name)
+    target.prepare()
+    assert execute(SINE, target).outcome == "agree"
+    assert execute(SQUARE_OF_LEAF, target).outcome == "agree"
+    assert execute(DOUBLE_IN_PLACE, target).outcome == "agree"
+    text = repro_script.repro_script(SINE, name, Finding("values", "out", "1", "2", "it was seen once"))
+    assert exit_status(text) == 0
+    target.reset()
+
+
+@pytest.mark.parametrize("name", OF_OTHERS)
+def test_a_script_of_another_library_has_its_lines_and_nothing_is_imported(name: str) -> None:
+    text = repro_script.repro_script(SINE, name, Finding("values", "out", "1", "2", "it was seen once"))
+    assert adapter(name).setup in text and adapter(name).compiled in text
+    compile(text, "script", "exec")
+    assert "openvino" not in sys.modules
+
+
+def test_a_library_that_is_not_here_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert requires("openvino", "json")() is None
+    reason = "it needs no_such_module: pip install 'aotfuzz[openvino]'"
+    assert requires("openvino", "json", "no_such_module")() == reason
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(TargetError, match="target 'onnxruntime' cannot run here: it needs onnx, onnxscript"):
+        usable_targets(["onnxruntime"])
+
+
+def test_adapters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "--json"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)["targets"]]
+    assert set(ADAPTED) <= set(names)
+
+
+def test_an_exporter_sees_tensors_alone_and_the_rest_stays_as_it_is() -> None:
+    seen: list[tuple[torch.Tensor, ...]] = []
+
+    def export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> torch.nn.Module:
+        seen.append(arguments)
+        module(*arguments)
+        return module
+
+    compiled = compile_flat(export)(lambda pair, x, number: {"sum": [pair[0] + x, number], "none": None})
+    one = torch.ones(2)
+    result = compiled((one, "text"), one, 3)
+    assert result["sum"][0].tolist() == [2, 2] and result["sum"][1] == 3 and result["none"] is None
+    assert len(seen[0]) == 2 and seen[0][0] is one
+
+
+def test_trees_are_taken_apart_and_put_together() -> None:
+    tree = (torch.zeros(1), {"a": [torch.ones(1), 2]}, torch.ones(2).max(0))
+    found: list[torch.Tensor] = []
+    shape = take_tensors(tree, found)
+    assert len(found) == 4
+    again = put_tensors(shape, found)
+    assert type(again[2]) is type(tree[2]) and again[2][1].item() == 0
+    assert again[1]["a"][0] is tree[1]["a"][0] and not found
+
+
+def test_openvino_says_what_it_leaves_to_others() -> None:
+    target = find_target("openvino")
+    assert target.refusal(NotImplementedError("OpenVINO's backend falls back to Inductor")) is not None
+    assert target.refusal(NotImplementedError("no")) is None
+    assert target.arithmetic.of_double.eps == torch.finfo(torch.float32).eps
