@@ -183,6 +183,10 @@ class _Source(ast.NodeVisitor):
         else:
             self._note_name(name)
 
+    def visit_Call(self, node: ast.Call) -> None:
+        if not (isinstance(node.func, ast.Attribute) and node.func.attr == "getLogger"):  # names of no module
+            self.generic_visit(node)
+
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and node.value.isidentifier():
             self._note(self.attributes, node.value)
