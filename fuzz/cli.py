@@ -258,17 +258,28 @@ def _add_reports(commands: Any) -> None:
     )
     report.add_argument("--out", type=Path, metavar="FILE", help="the page (default: DIR/report.html)")
     _add_ci_formats(report, "every bucket")
+    _add_import_profile(report)
     report.add_argument("--json", action="store_true", help=_JSON)
 
     diff = _command(commands, "diff", "campaigns:diff", "compare two campaigns")
     diff.add_argument("before", type=Path, metavar="DIR1")
     diff.add_argument("after", type=Path, metavar="DIR2")
     _add_ci_formats(diff, "each bucket that only DIR2 has")
+    _add_import_profile(diff)
     diff.add_argument("--json", action="store_true", help=_JSON)
 
     export = _command(commands, "export", "campaigns:export", "print a campaign as JSON lines")
     export.add_argument("folder", type=Path, metavar="DIR")
     export.add_argument("--out", type=Path, metavar="FILE", help="where to (default: stdout)")
+    _add_import_profile(export)
+
+
+def _add_import_profile(parser: Any) -> None:
+    parser.add_argument(
+        "--import-profile",
+        action="store_true",
+        help="import the module of the campaign's profile, which runs its code: for campaigns of yours",
+    )
 
 
 def _add_ci_formats(parser: Any, what: str) -> None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
@@ -22,6 +22,7 @@ from fuzz.corpus.collection import Collection
 from fuzz.corpus.known_issues import NAME, Issue
 from fuzz.corpus.known_issues import read_known_issues as read_known
 from fuzz.errors import ConfigurationError, StoreError
+from fuzz.generate.profile_names import no_profile_imported
 from fuzz.report import json_output, tables
 from fuzz.report.screen import HEIGHT, MIN_WIDTH, WIDTH, campaign_screen
 from fuzz.safe_text import shell_command
@@ -74,10 +75,11 @@ def report(options: argparse.Namespace) -> int:
             raise ConfigurationError(
                 f"--junit and --sarif are for campaigns, and {options.folder} is a comparison of two torches"
             )
-        return comparisons.report(options)
+        with nullcontext() if options.import_profile else no_profile_imported():
+            return comparisons.report(options)
     from fuzz.report.html_report import report_page
 
-    with _refusing_damaged_campaign(options.folder), Store.read(options.folder) as store:
+    with _read_campaign(options.folder, options.import_profile) as store:
         summary = summarize(store)
         file: Path = options.out or options.folder / REPORT
         told, text = _in_words(summary, options.all), report_page(summary, file.parent)
@@ -101,7 +103,7 @@ def diff(options: argparse.Namespace) -> int:
 
     summaries = []
     for folder in (options.before, options.after):
-        with _refusing_damaged_campaign(folder), Store.read(folder) as store:
+        with _read_campaign(folder, options.import_profile) as store:
             summaries.append(summarize(store))
     found = compare_campaigns(*summaries)
     _write_ci_formats(options, found.after, found.only_after)
@@ -130,7 +132,7 @@ def export(options: argparse.Namespace) -> int:
     """Print a campaign as JSON lines."""
     from fuzz.campaign.export import lines
 
-    with _refusing_damaged_campaign(options.folder), Store.read(options.folder) as store:
+    with _read_campaign(options.folder, options.import_profile) as store:
         if options.out is None:
             for text in lines(store):
                 say(text)
@@ -144,10 +146,21 @@ def export(options: argparse.Namespace) -> int:
 
 
 @contextmanager
+def _read_campaign(folder: Path, import_profile: bool) -> Iterator[Store]:
+    """The store of a campaign that may be somebody else's: nothing that it names is imported, unless that is
+    asked for."""
+    imports = nullcontext() if import_profile else no_profile_imported()
+    with imports, _refusing_damaged_campaign(folder), Store.read(folder) as store:
+        yield store
+
+
+@contextmanager
 def _refusing_damaged_campaign(folder: Path) -> Iterator[None]:
     """Say of a campaign's file that it is damaged, whatever it is that cannot be read in it."""
     try:
         yield
+    except ConfigurationError as error:
+        raise StoreError(f"{folder} holds no campaign that can be read so: {error}") from error
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise StoreError(
             f"{folder} holds no campaign of aotfuzz, or a damaged one: {type(error).__name__}: {error}"

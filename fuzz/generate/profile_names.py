@@ -10,7 +10,9 @@ The whole name makes the programs of a seed what they are, and stands in a campa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
 
@@ -29,6 +31,19 @@ def profile_name(name: str, operators: Sequence[str] = (), without: Sequence[str
     """
     words = [*operators, *(f"-{one}" for one in without)]
     return f"{name}[{','.join(words)}]" if words else name
+
+
+_imports: ContextVar[bool] = ContextVar("_imports", default=True)
+
+
+@contextmanager
+def no_profile_imported() -> Iterator[None]:
+    """While this lasts, `find_profile` imports no module: for whoever reads a file of somebody else."""
+    token = _imports.set(False)
+    try:
+        yield
+    finally:
+        _imports.reset(token)
 
 
 @cache
@@ -53,6 +68,11 @@ def _own_profile(name: str) -> Profile:
         raise ConfigurationError(
             f"no profile named {name!r}; there are {', '.join(PROFILES)}, and your own is written "
             "package.module:NAME"
+        )
+    if not _imports.get():
+        raise ConfigurationError(
+            f"its programs are of the profile {name!r} of a module, which runs its code when it is imported; if "
+            "it is yours, say --import-profile"
         )
     found = load_attribute(f"profile {name!r}", name, ConfigurationError)
     if not isinstance(found, Profile):

@@ -14,7 +14,7 @@ from fuzz.commands.campaigns import _campaign_configuration
 from fuzz.errors import ConfigurationError
 from fuzz.features.traits import TRAITS, described_traits
 from fuzz.generate import generate
-from fuzz.generate.profile_names import find_profile, profile_name
+from fuzz.generate.profile_names import find_profile, no_profile_imported, profile_name
 from fuzz.generate.profiles import PROFILES
 from fuzz.operators import OPERATORS
 from fuzz.patterns import matches
@@ -35,6 +35,16 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_profiles.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("own_module")
+def test_who_reads_a_campaign_of_somebody_else_imports_no_profile() -> None:
+    with no_profile_imported():
+        assert find_profile("mixed[add]").operators == {"add"}
+        with pytest.raises(ConfigurationError, match=r"own_profiles:number.*say --import-profile"):
+            find_profile("own_profiles:number")
+    with pytest.raises(ConfigurationError, match="is of type int"):
+        find_profile("own_profiles:number")
 
 
 def test_a_shipped_profile_is_found_by_its_name_and_makes_the_programs_that_it_made() -> None:

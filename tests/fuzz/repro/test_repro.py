@@ -261,5 +261,5 @@ def test_words_of_a_message_are_no_import_of_the_script(capsys: pytest.CaptureFi
     text = repro_script.repro_script(
         SINE, "eager", Finding("errors", "call", "no exception", "E: x", message)
     )
-    assert "\n\nimport sys\n\nimport torch\n" in text
+    assert text.count("\nimport torch\n") == 1
     assert exit_status(text) == 0
