@@ -71,8 +71,8 @@ def _own_profile(name: str) -> Profile:
         )
     if not _imports.get():
         raise ConfigurationError(
-            f"its programs are of the profile {name!r} of a module, which runs its code when it is imported; if "
-            "it is yours, say --import-profile"
+            f"its programs are of the profile {name!r} of a module, which runs its code when it is imported; "
+            "if it is yours, say --import-profile"
         )
     found = load_attribute(f"profile {name!r}", name, ConfigurationError)
     if not isinstance(found, Profile):
