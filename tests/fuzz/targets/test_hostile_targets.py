@@ -174,7 +174,7 @@ def test_a_campaign_of_such_is_reported_and_goes_on(
         assert main(command) == 0
     out, err = capsys.readouterr()
     assert all(letter.isprintable() or letter in "\n\t" for letter in out + err)
-    assert "<script" not in Path("found/report.html").read_text()
+    assert Path("found/report.html").read_text().count("<script") == 1, "its own alone"
     for file in Path("found/repro").iterdir():
         compile(file.read_bytes(), str(file), "exec")
 
