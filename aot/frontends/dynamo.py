@@ -13,6 +13,7 @@ from torch import fx
 
 from aot import errors
 from aot.backends.compilers import nop
+from aot.capture.intercept.checkpoints import mark_module_state
 from aot.capture.intercept.exception_handlers import handlers_of, with_handler_check
 from aot.frontends.function import Partitioner
 from aot.frontends.module import aot_module
@@ -118,6 +119,8 @@ def _partitioner_of_options(
 def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph.graph, {}))
+    state = (node for node in graph.graph.find_nodes(op="placeholder") if dynamo_api.is_module_state(node))
+    mark_module_state(graph, frozenset(state))
     numbers = _inline_number_inputs(copied)
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -18,10 +18,12 @@ from torch.utils.checkpoint import checkpoint
 
 from aot.capture.intercept import patches
 from aot.errors import UnsupportedOperation
-from aot.torch_internals import higher_order_ops, plain_fakes, pytree
+from aot.torch_internals import activation_checkpoint, autograd_state, higher_order_ops, plain_fakes
 
 # Functions with which a graph of Dynamo's enters a context; another call leaves it.
 _ENTERS = re.compile("_enter_|.*_increment_nesting$")
+# In the `meta` of a block: which of its inputs are parameters and buffers.
+_STATE = "aot_module_state"
 
 
 def _traced_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,33 +31,67 @@ def _traced_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, block: Any, *args: Any, **options: Any) -> Any:
         if not plain_fakes.are_fakes_allowed():
             return original(self, block, *args, **options)
-        given = [arg for arg in args if isinstance(arg, Tensor)]
-        before = [arg._version for arg in given if not arg.is_inference()]
-        result = _checkpoint(block, args, options)
-        after = [arg._version for arg in given if not arg.is_inference()]
-        if before != after and torch.is_grad_enabled():
-            leaves, _ = pytree.tree_flatten(result)
-            if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
-                raise UnsupportedOperation(
-                    "torch.utils.checkpoint of a block that writes to a tensor from outside (a buffer, the "
-                    "statistics of a batch norm, a counter), which the backward writes to once more; take "
-                    "the write out of the block, or do not checkpoint it"
-                )
-        return result
+        return _checkpoint(block, args, options)
 
     return call
 
 
 def _checkpoint(block: fx.GraphModule, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """What the operator's caller has asked for. The block's `meta` holds the contexts of selective
-    checkpointing."""
-    options = {**options, "use_reentrant": False}
+    checkpointing.
+
+    Raises:
+        UnsupportedOperation: the block writes to a tensor from outside that is no buffer of a module, and
+            this version of torch would check it.
+    """
+    options = dict(options)
     contexts = block.meta.get("_checkpoint_context_fn")
     if contexts is not None:
         options["context_fn"] = contexts
-    if _enters_contexts(block):
-        options["early_stop"] = False  # the graph would not leave what it has entered
-    return checkpoint(block, *args, **options)  # type: ignore[no-untyped-call]
+    # (The graph would not leave what it has entered. The kind that is reentrant runs all of it again.)
+    if _enters_contexts(block) or options.get("use_reentrant"):
+        options["early_stop"] = False
+    options["use_reentrant"] = False
+    state = {i: args[i] for i in block.meta.get(_STATE, ())}
+    count = len(args)
+    hooks: list[tuple[Any, Any]] = []
+
+    def run(*given: Any) -> Any:
+        if not hooks:
+            hooks.extend(filter(None, [autograd_state.saved_tensor_hooks()]))
+        arguments = iter(given)
+        return block(*(state[i] if i in state else next(arguments) for i in range(count)))
+
+    given = [arg for i, arg in enumerate(args) if i not in state]
+    counted = {i: t for i, t in enumerate(given) if isinstance(t, Tensor) and not t.is_inference()}
+    before = {i: tensor._version for i, tensor in counted.items()}
+    result = checkpoint(run, *given, **options)
+    written = {i: tensor for i, tensor in counted.items() if tensor._version != before[i]}
+    if written and torch.is_grad_enabled() and not activation_checkpoint.release_inputs(hooks[0], written):
+        raise UnsupportedOperation(
+            "torch.utils.checkpoint of a block that writes to a tensor from outside, other than a buffer of "
+            "a module, which the backward writes to once more; make it a buffer, or take the write out of "
+            "the block"
+        )
+    return result
+
+
+def mark_module_state(graph: fx.GraphModule, state: Collection[fx.Node]) -> None:
+    """Note for each checkpoint in a graph of Dynamo's which tensors its block does not get as arguments.
+
+    The operator gets all that the block reads. Eager's checkpoint looks whether its arguments were written
+    to until the backward, and not at the parameters and buffers of a module that is called in it.
+
+    Args:
+        state: the inputs of the graph that are parameters or buffers.
+    """
+    for node in graph.graph.nodes:
+        if isinstance(node.target, higher_order_ops.TagActivationCheckpoint):
+            block: Any = graph.get_submodule(str(node.args[0].target))
+            inputs = block.graph.find_nodes(op="placeholder")
+            read = [i for i, arg in enumerate(node.args[1:]) if arg in state]
+            block.meta[_STATE] = frozenset(read)
+            mark_module_state(block, {inputs[i] for i in read})
 
 
 def _enters_contexts(block: fx.GraphModule) -> bool:

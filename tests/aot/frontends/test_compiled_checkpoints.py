@@ -151,8 +151,8 @@ def _loop(x: Tensor, t: float) -> Tensor:
     def turn(i: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return i + 1, y * t
 
-    result: Tensor = torch._higher_order_ops.while_loop(lambda i, y: i < 3, turn, (torch.tensor(0), x))[1]
-    return result
+    loop: Callable[..., tuple[Tensor, Tensor]] = torch._higher_order_ops.while_loop
+    return loop(lambda i, y: i < 3, turn, (torch.tensor(0), x))[1]
 
 
 def _reversed(x: Tensor, t: float) -> Tensor:
