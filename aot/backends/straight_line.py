@@ -75,7 +75,7 @@ class _Writer:
                     lines.append(f" del {', '.join(self._names[one] for one in dying[node])}")
         body = "\n".join(lines)
         exec(compile(f"def forward({', '.join(parameters)}):\n{body}\n", "<graph>", "exec"), self._scope)
-        forward: Callable[..., Any] = self._scope["forward"]
+        forward: Callable[..., Any] = self._scope.pop("forward")  # which would keep itself alive
         return forward
 
     def _call_source(self, node: fx.Node) -> str:

@@ -126,11 +126,12 @@ def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[...
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
     compiled.asks_modes = False  # Dynamo has asked them
-    call: Callable[..., Any] = compiled.call_positional
+    call = compiled.released_call()
     if numbers:
+        unread = call
 
         def call(*args: Any) -> Any:
-            return compiled.call_positional(*_read(args, numbers))
+            return unread(*_read(args, numbers))
 
     return with_handler_check(call, handlers_of(graph.graph))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -74,6 +75,19 @@ class CompiledModule(CompiledFunction):
         self._left: tuple[tuple[Place, Any], ...] = ()  # what a backward finds in the places
         self._tracer: int | None = None  # the thread that traces
         self._caller_tensors: dict[tuple[int, str], Tensor] = {}  # what is in the places otherwise
+
+    def released_call(self) -> Callable[..., Any]:
+        """`call_positional`, to be called in no other way. All goes with it, also while Python's garbage
+        collector is off: a graph of Dynamo's may hold parameters and the state of an optimizer."""
+        call: Callable[..., Any] = vars(self).pop("call_positional")
+        weakref.finalize(call, self._release)
+        return call
+
+    def _release(self) -> None:
+        """Let go of what refers to itself."""
+        del self.__wrapped__
+        if isinstance(self.module, fx.GraphModule):
+            self.module.graph.owning_module = None
 
     @dynamo_api.skip
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -195,7 +195,7 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
         "    return False\n"
     )
     exec(_compiled(source), scope)
-    hold: Callable[[], bool] = scope["hold"]
+    hold: Callable[[], bool] = scope.pop("hold")  # which would keep itself alive
     return hold
 
 

@@ -172,16 +172,17 @@ def build(
         methods = {name: staticmethod(namespace[f"{name}{number}"]) for name in names}
         function = type("CompiledFunction", (torch.autograd.Function,), methods)
         namespace[f"apply{number}"] = autograd_graph.fast_apply(function)
-    weakref.finalize(namespace["call"], linecache.cache.pop, name, None)
+    call = namespace.pop("call")  # which would keep itself alive
+    weakref.finalize(call, linecache.cache.pop, name, None)
 
     def define(names: dict[str, Any]) -> Callable[..., list[Any]]:
         other = namespace | names
         exec(code, other)
-        wrapper: Callable[..., list[Any]] = other["call"]
+        wrapper: Callable[..., list[Any]] = other.pop("call")
         return wrapper
 
     makers = tuple(name for name in constants if name.startswith("unflatten"))
-    return CompiledWrapper(namespace["call"], source, define, makers)
+    return CompiledWrapper(call, source, define, makers)
 
 
 _COUNTER = itertools.count()
