@@ -80,7 +80,36 @@ def min_cut_rematerialization_partition(
         saved = problem.cut_within_budget(saved, memory_budget)
     recomputed = ancestors_among(problem.demanded(), set(problem.values).difference(saved))
     backward = _schedule_recomputation_late(problem.required, recomputed)
-    return extract_forward_and_backward(parts, problem.values, saved, backward)
+    forward, backward_module = extract_forward_and_backward(parts, problem.values, saved, backward)
+    if parts.pinned:
+        _merge_repeated_computations(backward_module)
+    return forward, backward_module
+
+
+def _merge_repeated_computations(backward: fx.GraphModule) -> None:
+    """Compute once in the backward what is recomputed there as the partitioner has chosen, and once more as a
+    checkpoint wants it. (What only checkpoints want, each of them computes when it is run again.)"""
+    first: dict[object, fx.Node] = {}
+    repeated: list[fx.Node] = []
+    for node in backward.graph.nodes:
+        if not node.all_input_nodes or recompute_class(node) is Recompute.NEVER:
+            continue
+        arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: (_NODE, n.name))
+        known = first.setdefault((node.target, repr(arguments)), node)
+        if known is not node and not (_is_pinned_copy(known) and _is_pinned_copy(node)):
+            node.replace_all_uses_with(known)
+            repeated.append(node)
+    for node in reversed(repeated):
+        backward.graph.erase_node(node)
+    if repeated:
+        backward.recompile()
+
+
+_NODE = "the value of"
+
+
+def _is_pinned_copy(node: fx.Node) -> bool:
+    return bool(node.meta.get("partitioner_tag") == "must_be_in_backward")
 
 
 class _FlowNetwork:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +115,54 @@ def test_a_backward_may_be_run_twice_and_differentiated() -> None:
     f = DRAWING["dropout"]
     expected = derivatives(f)
     torch.testing.assert_close(derivatives(torch.compile(f, backend="aotfuzz")), expected, rtol=0, atol=0)
+
+
+class _Squashed(torch.nn.Module):
+    """A parametrization that is computed again in the backward."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return run_checkpointed(lambda w: (w * w).sigmoid(), weight)
+
+
+def test_a_partitioner_recomputes_nothing_that_a_checkpoint_recomputes_anyway() -> None:
+    layer = torch.nn.Linear(16, 16, bias=False)
+    torch.nn.utils.parametrize.register_parametrization(layer, "weight", _Squashed())
+    graphs: list[torch.fx.GraphModule] = []
+
+    def record(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return aot.nop(graph, inputs)
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        partition = aot.min_cut_rematerialization_partition
+        return aot.aot_module_simplified(graph, inputs, record, partition_fn=partition)
+
+    torch.compile(layer, backend=backend)(leaf(2, 16)).sum().backward()
+    counts = [len(g.graph.find_nodes(op="call_function", target=aten.sigmoid.default)) for g in graphs]
+    assert counts == [1, 1]
+
+
+@pytest.mark.clause("lifetime")
+def test_state_of_an_optimizer_goes_with_it() -> None:
+    """Not when Python's garbage collector runs next, which is off in many a training loop."""
+
+    def references() -> list[weakref.ref[Tensor]]:
+        layer = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+        step = torch.compile(lambda: optimizer.step(), backend="aotfuzz")
+        for _ in range(2):
+            layer(torch.ones(3, 2)).sum().backward()
+            step()
+        gc.collect()  # what compiling leaves
+        gc.disable()
+        return [weakref.ref(parameter) for parameter in layer.parameters()]
+
+    collecting = gc.isenabled()
+    try:
+        assert [reference() for reference in references()] == [None, None]
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def test_draws_that_the_caller_does_not_want_repeated_are_refused() -> None:
