@@ -31,6 +31,7 @@ from fuzz.ir import subclass
 from fuzz.ir.control_flow import Modes, enclosing_blocks, modes_inside
 from fuzz.ir.nodes import Block, Storage, View
 from fuzz.operators import AUTOCAST
+from fuzz.operators.backward_writes import WRITE_IN_BACKWARD
 from fuzz.operators.builders import as_number, empty_like
 from fuzz.operators.dtypes import DTYPES, HALF, INEXACT, ITEM_SIZE, LESS_THAN_DOUBLE, reads_bytes
 from fuzz.operators.layout import contiguous_strides, covered_bytes, end_byte
@@ -384,7 +385,9 @@ class AbstractState:
         elif row.kind is Kind.RETAIN:
             self.kept.retained.add(tensors[0].memory)
         tracked = use.followed and row.differentiable
-        self.kept.once |= tracked and (row.has_side_effect or row.kind is Kind.HIGHER_ORDER)
+        self.kept.once |= tracked and (
+            row.has_side_effect or row.kind is Kind.HIGHER_ORDER or row.name in WRITE_IN_BACKWARD
+        )
         if tracked and row.kind is Kind.HIGHER_ORDER:
             self.kept.asked.add(tensors[0].memory)
         made: list[AbstractTensor] = []

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from fuzz.operators import (
     activations,
     autograd_functions,
+    backward_writes,
     creation,
     custom,
     higher_order,
@@ -87,6 +88,7 @@ def _operator_table() -> Mapping[str, Operator]:
         higher_order,
         subclasses,
         python_state,
+        backward_writes,
     ):
         for row in family.ROWS:
             if row.name in table:

@@ -108,7 +108,7 @@ class Scale(torch.autograd.Function):
 """.strip()
 
 
-def _autograd_row(
+def function_row(
     name: str,
     kind: Kind,
     source: str,
@@ -120,6 +120,7 @@ def _autograd_row(
     differentiable: bool = True,
     defines: str = "",
 ) -> Operator:
+    """A row of what a program does with autograd itself, by a class that it `defines`."""
     return Operator(
         name=name,
         kind=kind,
@@ -176,11 +177,11 @@ _REAL = Operand(frozenset({"float32", "float64"}), SMOOTH.fits)
 _TWIN = Operand(_REAL.dtypes, lambda meta, earlier: meta[:2] == earlier[0][:2])
 
 ROWS = (
-    _autograd_row(
+    function_row(
         "function_square", Kind.FUNCTION, "Square.apply({0})", (_REAL,), _alike, SELF, defines=_SQUARE
     ),
-    _autograd_row("function_exp", Kind.FUNCTION, "Exp.apply({0})", (_REAL,), _flagged, RESULT, defines=_EXP),
-    _autograd_row(
+    function_row("function_exp", Kind.FUNCTION, "Exp.apply({0})", (_REAL,), _flagged, RESULT, defines=_EXP),
+    function_row(
         "function_weigh",
         Kind.FUNCTION,
         "Weigh.apply({0}, {1})",
@@ -189,7 +190,7 @@ ROWS = (
         ((1, (0, 1)),),
         defines=_WEIGH,
     ),
-    _autograd_row(
+    function_row(
         "function_later",
         Kind.FUNCTION,
         "Later.apply({0}, {1})",
@@ -198,7 +199,7 @@ ROWS = (
         ((1, (0,)),),
         defines=_LATER,
     ),
-    _autograd_row(
+    function_row(
         "function_scale",
         Kind.FUNCTION,
         "Scale.apply({0}, {value})",
@@ -207,8 +208,8 @@ ROWS = (
         attributes=(VALUE,),
         defines=_SCALE,
     ),
-    _autograd_row("function_alias", Kind.FUNCTION, "Alias.apply({0})", (ANY,), _tied, defines=_ALIAS),
-    _autograd_row(
+    function_row("function_alias", Kind.FUNCTION, "Alias.apply({0})", (ANY,), _tied, defines=_ALIAS),
+    function_row(
         "register_hook",
         Kind.HOOK,
         "{0}.register_hook(lambda gradient: gradient if gradient is None else gradient * {value})",
@@ -216,8 +217,8 @@ ROWS = (
         _nothing,
         attributes=(VALUE,),
     ),
-    _autograd_row("retain_grad", Kind.RETAIN, "{0}.retain_grad()", (SMOOTH,), _nothing),
-    _autograd_row(
+    function_row("retain_grad", Kind.RETAIN, "{0}.retain_grad()", (SMOOTH,), _nothing),
+    function_row(
         "set_grad_enabled",
         Kind.MODE,
         "torch.set_grad_enabled({enabled})",
