@@ -8,9 +8,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fuzz.corpus import buckets
+from fuzz.corpus.headline import headline
 from fuzz.errors import CorpusError
 from fuzz.report.causes import Cause, causes
-from fuzz.report.headline import headline
 
 if TYPE_CHECKING:
     from fuzz.campaign.ledger import Bucket, Tally

@@ -20,11 +20,13 @@ class Adapter:
         target: the compiler under test.
         setup: the lines of a script that it needs, which import its library.
         compiled: the expression that compiles the function `f` of a script.
+        distributions: the packages whose versions a report tells.
     """
 
     target: Target
     setup: str
     compiled: str
+    distributions: tuple[str, ...] = ()
 
 
 def requires(extra: str, *modules: str) -> Callable[[], str | None]:

@@ -91,5 +91,6 @@ TARGETS = {
         ),
         _SCRIPT,
         "executorch(f)",
+        ("executorch",),
     )
 }

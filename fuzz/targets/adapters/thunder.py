@@ -40,5 +40,6 @@ TARGETS = {
         ),
         "import thunder",
         "thunder.jit(f)",
+        ("lightning-thunder",),
     )
 }
