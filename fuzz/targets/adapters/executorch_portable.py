@@ -28,17 +28,20 @@ def _export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> Fun
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
     try:
-        lowered = to_edge(torch.export.export(module, arguments)).to_executorch()
-        loaded = _load_for_executorch_from_buffer(lowered.buffer)
+        exported = torch.export.export(module, arguments)
+        loaded = _load_for_executorch_from_buffer(to_edge(exported).to_executorch().buffer)
     except Exception as error:
         raise NotLoweredError(f"{type(error).__name__}: {error}") from error
 
+    signature = exported.graph_signature
+    written = [name in signature.user_inputs_to_mutate.values() for name in signature.user_inputs]
+
     def call(*tensors: torch.Tensor) -> list[Any]:
         with torch.no_grad():
-            given = [tensor.detach().contiguous() for tensor in tensors]
+            given = [tensor.detach().contiguous().resolve_neg() for tensor in tensors]
             results: list[Any] = loaded.forward(given)
-            for tensor, one in zip(tensors, given, strict=True):
-                if one.data_ptr() != tensor.data_ptr():  # a copy, to which the program may have written
+            for tensor, one, is_written in zip(tensors, given, written, strict=True):
+                if is_written and one.data_ptr() != tensor.data_ptr():  # a copy has been written to
                     tensor.detach().copy_(one)
         return results
 
@@ -66,7 +69,7 @@ def executorch(f):
     def call(*args):
         lowered = to_edge(torch.export.export(Module(), args)).to_executorch()
         loaded = _load_for_executorch_from_buffer(lowered.buffer)
-        results = loaded.forward([arg.detach().contiguous() for arg in args])
+        results = loaded.forward([arg.detach().contiguous().resolve_neg() for arg in args])
         return results[0] if len(results) == 1 else tuple(results)
 
     return call
