@@ -69,6 +69,8 @@ def _draw_arguments(
     storages: list[Storage] = []
     arguments: list[Argument] = []
     sizes = _draw_argument_sizes(choices)
+    if profile.limits is not None:
+        sizes = tuple(filter(profile.limits.allow_size, sizes)) or sizes
     windowed = choices.chance(profile.windows)
     # (With few other arguments: windows show most where one is written to and another is read then.)
     for i in range(choices.integer(0, 1) if windowed else choices.integer(*profile.arguments)):
@@ -256,6 +258,8 @@ def _draw_argument_sizes(choices: Choices) -> tuple[Size, ...]:
 
 def _storage(choices: Choices, profile: Profile, sizes: tuple[Size, ...], number: int) -> Storage:
     dtype = "float32" if number == 0 and choices.chance(0.8) else choices.pick(DTYPES)
+    if profile.limits is not None and dtype not in profile.limits.dtypes:
+        dtype = choices.pick([name for name in DTYPES if name in profile.limits.dtypes])
     needs = dtype in INEXACT and choices.chance(profile.requires_grad)
     leaf = not (needs or (dtype in INEXACT and choices.chance(0.1))) or choices.chance(profile.leaf)
     special = dtype in FLOATS and choices.chance(profile.special)

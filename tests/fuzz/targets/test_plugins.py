@@ -17,7 +17,6 @@ from fuzz.program.decode import Storage
 from fuzz.repro import script as repro_script
 from fuzz.targets import plugins
 from fuzz.targets.catalog import find_target
-from fuzz.targets.target import CAPABILITIES
 from oracles import Finding
 from tests.support.fuzz.small_programs import DOUBLE_IN_PLACE, LOST_THROUGH_EXPAND, SINE
 
