@@ -255,15 +255,18 @@ def _campaign_configuration(options: argparse.Namespace) -> Configuration:
     """The campaign that the options ask for; FuzzError if it cannot be had here."""
     from fuzz.generate.profile_names import find_profile, profile_name
     from fuzz.targets.catalog import usable_targets
+    from fuzz.targets.target import lacked_by_all
 
-    profile = profile_name(options.profile, options.operators, options.without_operators)
+    targets = usable_targets(options.target)
+    profile = profile_name(
+        options.profile, options.operators, options.without_operators, lacked_by_all(targets)
+    )
     find_profile(profile)
     if not options.cluster:
         require_device(options.device)
     seconds = options.seconds
     if seconds is None and options.cases is None:
         seconds = DEFAULT_SECONDS
-    targets = usable_targets(options.target)
     return Configuration(
         targets=tuple(target.name for target in targets),
         seed=options.seed,

@@ -19,7 +19,9 @@ from functools import cache
 
 from fuzz.errors import ConfigurationError
 from fuzz.features.capabilities import CAPABILITIES, is_capability
+from fuzz.generate.arguments import FEW
 from fuzz.generate.limits import Limits
+from fuzz.generate.operand_arguments import can_be_used
 from fuzz.generate.profiles import PROFILES, Profile
 from fuzz.module_attributes import load_attribute
 from fuzz.operators import OPERATORS
@@ -87,8 +89,12 @@ def _profile_without(name: str, profile: Profile, lacks: tuple[str, ...]) -> Pro
                 "pattern of any trait; `aotfuzz traits` lists both"
             )
     limits = Limits.of(lacks)
-    if not limits.operators & (profile.operators or limits.operators):
-        raise ConfigurationError(f"profile {name!r}: no operator is left")
+    left = limits.operators & (profile.operators or limits.operators)
+    if len(left) <= FEW:  # each is drawn often, and must not be one that only takes what is lacked
+        left = frozenset(operator for operator in left if can_be_used(operator, limits))
+        limits = replace(limits, operators=left)
+    if not left:
+        raise ConfigurationError(f"profile {name!r}: no operator is left that needs nothing of what is lacked")
     if not limits.dtypes:
         raise ConfigurationError(f"profile {name!r}: no dtype is left")
     return replace(profile, limits=limits)

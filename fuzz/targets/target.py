@@ -137,3 +137,19 @@ def _first(names: Sequence[str], program: Program) -> str | None:
     """The first of some capabilities that a program needs."""
     found = traits(program) if names else frozenset()
     return next((name for name in names if not found.isdisjoint(excluded_traits((name,)))), None)
+
+
+def lacked_by_all(targets: Sequence[Target]) -> tuple[str, ...]:
+    """What each of some targets lacks: a campaign on them draws no program that needs it.
+
+    Where none promises gradients, that is `autograd`, too. (Programs run where they run: `cuda` is none of it.)
+
+    >>> one = Target("one", "", lambda f: f, lacks=("complex", "cuda"))
+    >>> lacked_by_all([one, Target("other", "", lambda f: f, lacks=("random", "complex"))])
+    ('complex',)
+    """
+    first, *others = targets
+    common = [name for name in first.lacks if name != "cuda" and all(name in one.lacks for one in others)]
+    if not any("gradients" in target.promised for target in targets):
+        common.append("autograd")
+    return tuple(dict.fromkeys(common))
