@@ -28,7 +28,9 @@ DTYPES = {
     "bool": "bool",
 }
 
-_LOOP = re.compile(r"for\(int64_t \w+=.*?; \w+<static_cast<int64_t>\((.*?)\); \w+\+=static_cast<int64_t>\((\d+)L*\)\)")
+_LOOP = re.compile(
+    r"for\(int64_t \w+=.*?; \w+<static_cast<int64_t>\((.*?)\); \w+\+=static_cast<int64_t>\((\d+)L*\)\)"
+)
 _POINTER = re.compile(r"(?:const )?([\w:]+)\* ?(?:__restrict__ )?(?:in_out|in|out)_ptr\d+")
 _EXTERN = re.compile(r"extern_kernels\.(\w+)\(|torch\.ops\.(\w+)\.(\w+)")
 _SYMBOL = re.compile(r"^\s+s\d+ = ", re.MULTILINE)

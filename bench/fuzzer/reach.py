@@ -37,24 +37,42 @@ SECONDS = 60  # for one program
 _STRETCH = 8  # programs for each process
 REDUCTION = "reduction: "
 PATTERN = "pattern: "
+LOWERED = "operator: "
 ANY_REDUCTION = "reduction: any loop"
 ANY_EXTERN = "extern: any"
 BACKWARD = "graph: a backward"
-FAMILIES = {
-    "attention": ("pattern: _sfdp", "extern: _scaled_dot_product", "extern: scaled_dot_product"),
-    "mkldnn fusion": ("pattern: mkldnn", "pattern: fn_mkldnn", "extern: mkldnn", "counter: mkldnn"),
-    "norm (welford)": ("reduction: welford",),
-    "online softmax": ("reduction: online_softmax", "pattern: prepare_softmax"),
-    "addmm": ("extern: addmm", "extern: baddbmm", "extern: bias_addmm", "pattern: addmm"),
-    "cat of slices": ("pattern: cat", "pattern: splitwithsizes_cat", "pattern: merge_splits", "pattern: slice"),
-    "pooling": ("extern: max_pool", "extern: avg_pool", "extern: _low_memory_max_pool", "extern: adaptive"),
-    "convolution": ("extern: convolution", "extern: mkldnn._convolution"),
-    "embedding bag": ("extern: _embedding_bag",),
-    "scatter": ("extern: scatter", "extern: index_put", "pattern: scatter", "kernel: atomic_add"),
-    "scan": ("extern: cumsum", "extern: cumprod", "pattern: pointless_cumsum"),
-    "custom operator": ("extern: user.",),
+_ADAPTIVE = "operator: _adaptive_avg_pool"
+_ACTIVATIONS = tuple(
+    f"operator: {name}" for name in ("relu", "sigmoid", "tanh", "erf", "hardtanh", "clamp_min")
+)
+FAMILIES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "attention": (("pattern: _sfdp", "extern: _scaled_dot_product"),),
+    "softmax": (("operator: amax", "operator: prepare_softmax"), ("operator: exp",), (ANY_REDUCTION,)),
+    "norm": (("operator: rsqrt", "operator: native_batch_norm"), ("operator: mean", "operator: var_mean")),
+    "mkldnn fusion": (("pattern: mkldnn", "extern: mkldnn", "counter: mkldnn"),),
+    "linear and activation": (
+        ("operator: addmm", "operator: mm", "operator: _linear_pointwise"),
+        _ACTIVATIONS,
+    ),
+    "convolution and activation": (
+        ("operator: convolution", "operator: _convolution_pointwise"),
+        _ACTIVATIONS,
+    ),
+    "addmm": (("extern: addmm", "extern: baddbmm", "extern: bias_addmm"),),
+    "chain around a reduction": ((ANY_REDUCTION,), ("operator: mul", "operator: add", "operator: sub")),
+    "cat": (("operator: cat",),),
+    "padding": (("operator: constant_pad_nd", "operator: reflection_pad", "operator: replication_pad"),),
+    "pooling": (("operator: max_pool", "operator: avg_pool", "operator: _low_memory_max_pool", _ADAPTIVE),),
+    "scatter": (
+        ("operator: scatter", "operator: index_put", "operator: index_add", "operator: slice_scatter"),
+    ),
+    "scan": (("operator: cumsum", "operator: cumprod", "operator: cummax", "operator: logcumsumexp"),),
+    "embedding bag": (("operator: _embedding_bag",),),
+    "foreach": (("operator: _foreach_",),),
+    "custom operator": (("operator: custom ",),),
 }
-"""Families of what a compiler looks for, and how what shows one begins."""
+"""Families of what a compiler looks for. Of each there are parts that a program needs, and of a part how the
+names of what shows it may begin."""
 
 
 @dataclass(slots=True)
@@ -78,7 +96,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--programs", type=int, default=40, help="of each profile (default: 40)")
     parser.add_argument("--seed", type=int, default=1, help="of the programs (default: 1)")
-    parser.add_argument("--least", type=float, default=1.0, help="rows that reach so many percent (default: 1)")
+    parser.add_argument(
+        "--least", type=float, default=1.0, help="rows that reach so many percent (default: 1)"
+    )
 
 
 def measure(options: argparse.Namespace) -> list[Table]:
@@ -118,7 +138,10 @@ def reaches_of(seed: int, indices: Sequence[int], profile: str, target: str) -> 
 
 def _reach_in_fork(given: dict[str, Any]) -> list[dict[str, Any]]:
     target, found = find_target(given["target"]), []
-    with tempfile.TemporaryDirectory() as folder, mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=folder):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.dict("os.environ", TORCHINDUCTOR_CACHE_DIR=folder),
+    ):
         for index in given["indices"]:
             signal.alarm(SECONDS)
             reach = compile_program(program(given["seed"], index, given["profile"]), target)
@@ -215,9 +238,20 @@ def _noting_graph(right: Callable[..., Any], reach: Reach) -> Callable[..., Any]
     def run(self: Any, *given: Any) -> Any:
         if getattr(self, "is_backward", False):
             reach.traits.add(BACKWARD)
+        reach.traits.update(
+            f"{LOWERED}{name}" for node in self.module.graph.nodes if (name := _operator(node))
+        )
         return right(self, *given)
 
     return run
+
+
+def _operator(node: Any) -> str:
+    """The name of the operator that a node calls, without its overload; "" if it calls none."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    namespace, name = node.target.namespace, node.target._schema.name.partition("::")[2]
+    return name if namespace in ("aten", "prims", "inductor", "mkldnn", "quantized") else f"custom {name}"
 
 
 def tables(found: dict[str, list[Reach]], programs: int, least: float) -> list[Table]:
@@ -225,8 +259,8 @@ def tables(found: dict[str, list[Reach]], programs: int, least: float) -> list[T
     profiles = tuple(found)
     shares = {profile: _shares(reaches) for profile, reaches in found.items()}
     families = {
-        name: tuple(_share_of_family(found[profile], begins) for profile in profiles)
-        for name, begins in FAMILIES.items()
+        name: tuple(_share_of_family(found[profile], parts) for profile in profiles)
+        for name, parts in FAMILIES.items()
     }
     counts = tuple(len(found[profile]) for profile in profiles)
     lengths = [[length for reach in found[profile] for length in reach.extents] for profile in profiles]
@@ -249,7 +283,10 @@ def tables(found: dict[str, list[Reach]], programs: int, least: float) -> list[T
         rows: list[tuple[str | float | int | None, ...]] = []
         if title.startswith("loops"):
             rows = [("programs", *counts), ("median extent of a loop", *medians)]
-            names_here = [*_fixed_rows(), *(n for n in names if n.startswith(begins) and n not in _fixed_rows())]
+            names_here = [
+                *_fixed_rows(),
+                *(n for n in names if n.startswith(begins) and n not in _fixed_rows()),
+            ]
         else:
             names_here = [name for name in names if name.startswith(begins)]
         for name in names_here:
@@ -265,7 +302,14 @@ def _fixed_rows() -> list[str]:
     from bench.fuzzer import kernel_text as text
 
     vectors = (text.FULL_AND_TAIL, text.FULL, text.PART, text.TILE, text.SCALAR)
-    return [*vectors, ANY_REDUCTION, ANY_EXTERN, BACKWARD, text.DYNAMIC, *(f"dtype: {one}" for one in DTYPES.values())]
+    return [
+        *vectors,
+        ANY_REDUCTION,
+        ANY_EXTERN,
+        BACKWARD,
+        text.DYNAMIC,
+        *(f"dtype: {one}" for one in DTYPES.values()),
+    ]
 
 
 def _shares(reaches: Sequence[Reach]) -> dict[str, float]:
@@ -273,6 +317,6 @@ def _shares(reaches: Sequence[Reach]) -> dict[str, float]:
     return {name: 100 * count / len(reaches) for name, count in counted.items()}
 
 
-def _share_of_family(reaches: Sequence[Reach], begins: tuple[str, ...]) -> float:
-    hit = sum(any(name.startswith(begins) for name in reach.traits) for reach in reaches)
+def _share_of_family(reaches: Sequence[Reach], parts: tuple[tuple[str, ...], ...]) -> float:
+    hit = sum(all(any(name.startswith(part) for name in one.traits) for part in parts) for one in reaches)
     return 100 * hit / len(reaches) if reaches else 0.0

@@ -74,7 +74,12 @@ BLOCKS: Mapping[str, str] = MappingProxyType(
     {
         **{mode: f"mode: {mode}" for mode in ("no_grad", "enable_grad", "inference_mode", "checkpoint")},
         **{"autocast": "mode: autocast", "swapped": "mode: swapped", "set": "mode: left changed"},
-        **{"if": "flow: branch", "for": "flow: loop", "hook": "gradient: hook", "retain": "gradient: retained"},
+        **{
+            "if": "flow: branch",
+            "for": "flow: loop",
+            "hook": "gradient: hook",
+            "retain": "gradient: retained",
+        },
     }
 )
 """The trait of each kind of block (`fuzz.generate.blocks`)."""

@@ -20,7 +20,19 @@ from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import Constant, Meta, Size
 
 SIZES: tuple[Size, ...] = (
-    *((3,), (2, 3), (3, 3), (2, 2, 3), (3, 2), (2, 3, 3), (2,), (4, 4), (2, 2, 3, 2), (2, 3, 4, 4), (2, 3, 2)),
+    *(
+        (3,),
+        (2, 3),
+        (3, 3),
+        (2, 2, 3),
+        (3, 2),
+        (2, 3, 3),
+        (2,),
+        (4, 4),
+        (2, 2, 3, 2),
+        (2, 3, 4, 4),
+        (2, 3, 2),
+    ),
     *((1, 3), (2, 1, 3), (1,), (2, 2, 2, 1), (), (0, 3), (0,), (2, 2, 2, 2, 2)),
 )
 _TRIES = 1200  # for one row; the search runs once for it in a process

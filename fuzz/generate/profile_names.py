@@ -94,7 +94,9 @@ def _profile_without(name: str, profile: Profile, lacks: tuple[str, ...]) -> Pro
         left = frozenset(operator for operator in left if can_be_used(operator, limits))
         limits = replace(limits, operators=left)
     if not left:
-        raise ConfigurationError(f"profile {name!r}: no operator is left that needs nothing of what is lacked")
+        raise ConfigurationError(
+            f"profile {name!r}: no operator is left that needs nothing of what is lacked"
+        )
     if not limits.dtypes:
         raise ConfigurationError(f"profile {name!r}: no dtype is left")
     return replace(profile, limits=limits)
