@@ -1,9 +1,9 @@
 """What programs make Inductor do: vectors, reductions, dtypes, patterns and extern kernels, by profile.
 
-Each program is compiled as in a campaign, with its backwards and later calls. No C++ compiler runs: the kernels'
-text is read, and kernels do nothing, on results of zeros. So it takes a tenth of a campaign's time. A cell is
-the percentage of the programs of a profile that do so at least once; how many elements make a vector depends on
-the machine.
+Each program is compiled as in a campaign, with its backwards and later calls. No C++ compiler runs: the text
+of kernels is read, and kernels do nothing, on results of zeros. So it takes a tenth of a campaign's time. A
+cell is the percentage of the programs of a profile that do so at least once; how many elements make a vector
+depends on the machine.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def measure(options: argparse.Namespace) -> list[Table]:
 
 
 def warm(target: Target) -> None:
-    """Have Inductor make its tables of patterns here, and not in each of the processes forked from this one."""
+    """Have Inductor make its tables of patterns here, and not in each of the processes forked from here."""
     target.prepare()
     toy = LazyCompiled(target, lambda value: value.mul(2).t().sin())
     with recording_inductor(Reach()):
@@ -283,10 +283,8 @@ def tables(found: dict[str, list[Reach]], programs: int, least: float) -> list[T
         rows: list[tuple[str | float | int | None, ...]] = []
         if title.startswith("loops"):
             rows = [("programs", *counts), ("median extent of a loop", *medians)]
-            names_here = [
-                *_fixed_rows(),
-                *(n for n in names if n.startswith(begins) and n not in _fixed_rows()),
-            ]
+            names_here = [*_fixed_rows(), *(name for name in names if name.startswith(begins))]
+            names_here = list(dict.fromkeys(names_here))
         else:
             names_here = [name for name in names if name.startswith(begins)]
         for name in names_here:

@@ -1,8 +1,8 @@
 """Limits: what no program of a profile may have, because the compilers under test lack it.
 
-Programs are drawn within their limits from the start: rows of the operator table, dtypes and chances that lead
-out of them are left out (`fuzz.generate.profiles.narrow`), the program builder takes no statement beyond them, and what
-remains is looked at when the program is whole (`Limits.allow`).
+Programs are drawn within their limits from the start. Rows of the operator table, dtypes and chances that
+lead beyond them are left out (`fuzz.generate.profiles.narrow`), and the program builder takes no statement
+beyond them. What remains is looked at when the program is whole (`Limits.allow`).
 
     limits = Limits.of(("complex", "in-place", "operator: conv2d"))
     find_profile("mixed{complex,in-place,operator: conv2d}").limits == limits
@@ -67,8 +67,8 @@ CHANCES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "reckless": ("error: refused", "gradient: hazard"),
     }
 )
-"""The chances of a profile, and the traits that a program comes by through each: without all of these there is
-no such chance."""
+"""The chances of a profile, and the traits that a program comes by through each: where all of these are
+excluded, the chance is 0."""
 
 BLOCKS: Mapping[str, str] = MappingProxyType(
     {

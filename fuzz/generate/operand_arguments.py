@@ -1,4 +1,4 @@
-"""Arguments that a row of the operator table takes: for programs of a few operators, which find none by chance.
+"""Arguments that a row of the operator table takes: for programs of a few operators.
 
 >>> [meta.size for meta in fitting_operands("matmul")[0]]
 [(3,), (3,)]
@@ -20,20 +20,8 @@ from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import Constant, Meta, Size
 
 SIZES: tuple[Size, ...] = (
-    *(
-        (3,),
-        (2, 3),
-        (3, 3),
-        (2, 2, 3),
-        (3, 2),
-        (2, 3, 3),
-        (2,),
-        (4, 4),
-        (2, 2, 3, 2),
-        (2, 3, 4, 4),
-        (2, 3, 2),
-    ),
-    *((1, 3), (2, 1, 3), (1,), (2, 2, 2, 1), (), (0, 3), (0,), (2, 2, 2, 2, 2)),
+    *((3,), (2, 3), (3, 3), (2, 2, 3), (3, 2), (2, 3, 3), (2,), (4, 4), (2, 2, 3, 2), (2, 3, 4, 4)),
+    *((2, 3, 2), (1, 3), (2, 1, 3), (1,), (2, 2, 2, 1), (), (0, 3), (0,), (2, 2, 2, 2, 2)),
 )
 _TRIES = 1200  # for one row; the search runs once for it in a process
 _FITTING = 4  # draws of an operand, until one fits
@@ -44,8 +32,9 @@ _NUMBERS = (2, 0.5)
 def draw_fitting_arguments(
     choices: Choices, row: Operator, limits: Limits | None, requires_grad: float
 ) -> tuple[list[Storage], list[Argument]] | None:
-    """Arguments that fit a row, each on a storage of its own; None where none are known within the limits, or it takes no tensors.
+    """Arguments that fit a row, each on a storage of its own; None where none are known within the limits.
 
+    A row that takes no tensors has none.
     `requires_grad` is the chance that an inexact one requires grad, and is no leaf half of the time.
     """
     ways = [metas for metas in fitting_operands(row.name, limits) if not all(meta.number for meta in metas)]
@@ -73,8 +62,8 @@ def can_be_used(name: str, limits: Limits) -> bool:
 def fitting_operands(name: str, limits: Limits | None = None) -> tuple[tuple[Meta, ...], ...]:
     """Operands that eager takes for a row, contiguous and without a history, the plainest first.
 
-    Plain is single precision, and what is neither empty nor without dimensions. There are none where the search
-    finds none.
+    Plain is single precision, and what is neither empty nor without dimensions. A row has none where the
+    search finds none.
     """
     row, found = OPERATORS[name], dict[tuple[Meta, ...], None]()
     for index in range(_TRIES):

@@ -49,8 +49,8 @@ class Target:
 
     `lacks` names capabilities that the target does without: keys of
     `fuzz.features.capabilities.CAPABILITIES`, or patterns of traits (`fuzz.features.traits.TRAITS`, with `*`
-    for anything). A campaign draws programs that need none of them; one that does need one is not run, and
-    counts as refused. `once` promises that a call runs the Python function at most once; then that is watched.
+    for anything). A campaign draws programs that need none of them; one that does is not run, and counts as
+    refused. `once` promises that a call runs the Python function at most once; then that is watched.
     `controls` names the targets that are this one without what is under test, such as the front end
     alone, or what is below with another layer above: where it agrees with one of these, a case in which
     both differ from eager proves nothing. They are prepared and reset in the same process. `in_pieces`
@@ -142,7 +142,7 @@ def _first(names: Sequence[str], program: Program) -> str | None:
 def lacked_by_all(targets: Sequence[Target]) -> tuple[str, ...]:
     """What each of some targets lacks: a campaign on them draws no program that needs it.
 
-    Where none promises gradients, that is `autograd`, too. (Programs run where they run: `cuda` is none of it.)
+    Where none promises gradients, that is `autograd`, too. (`cuda` says nothing of programs.)
 
     >>> one = Target("one", "", lambda f: f, lacks=("complex", "cuda"))
     >>> lacked_by_all([one, Target("other", "", lambda f: f, lacks=("random", "complex"))])

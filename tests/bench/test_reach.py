@@ -1,4 +1,4 @@
-"""What is read of Inductor's kernels: loops that fill vectors, reductions, operators and families of patterns."""
+"""What is read of Inductor's kernels: loops, reductions, operators, and families of patterns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from bench.fuzzer.reach import ANY_REDUCTION, FAMILIES, Reach, recording_inducto
 
 LOOP = (
     "void kernel(const at::Half* in_ptr0, int8_t* out_ptr0)\n"
-    "for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>({bound}L); x0+=static_cast<int64_t>({step}L))\n"
+    "for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>({bound}L); "
+    "x0+=static_cast<int64_t>({step}L))\n"
     "at::vec::Vectorized<float> tmp0;\n"
 )
 
