@@ -187,7 +187,10 @@ def recording_inductor(reach: Reach) -> Iterator[None]:
 
     before = dict(counters["inductor"])
     with ExitStack() as stack:
-        change = lambda owner, name, value: stack.enter_context(mock.patch.object(owner, name, value))  # noqa: E731
+
+        def change(owner: Any, name: str, value: object) -> None:
+            stack.enter_context(mock.patch.object(owner, name, value))
+
         for name in ("cpp_pybinding", "cpp"):
             change(torch._inductor.async_compile.AsyncCompile, name, kernel)
         change(torch._C._dynamo.guards, "_empty_strided_cpu", zeros)
@@ -227,7 +230,7 @@ def _pattern_name(entry: Any) -> str:
     named = getattr(entry, "pattern_name", None) or getattr(getattr(entry, "handler", None), "__name__", "")
     if named:
         return str(named)
-    check = getattr(entry, "extra_check", None)
+    check: Any = getattr(entry, "extra_check", None)
     names = getattr(getattr(check, "__code__", None), "co_freevars", ())
     if "search_fn" in names:
         return str(check.__closure__[names.index("search_fn")].cell_contents.__name__)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 from fuzz.generate.limits import CHANCES, Limits
 from fuzz.operators import OPERATORS, Kind
@@ -102,7 +103,7 @@ def narrow(profile: Profile, limits: Limits) -> Profile:
     0.0
     """
     excluded = limits.traits
-    gone = {name: 0.0 for name, traits in CHANCES.items() if excluded.issuperset(traits)}
+    gone: dict[str, Any] = {name: 0.0 for name, traits in CHANCES.items() if excluded.issuperset(traits)}
     operators = limits.operators
     if profile.operators is not None:
         operators = operators & profile.operators
