@@ -9,6 +9,7 @@ depends on the machine.
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import statistics
 import tempfile
@@ -137,6 +138,7 @@ def reaches_of(seed: int, indices: Sequence[int], profile: str, target: str) -> 
 
 
 def _reach_in_fork(given: dict[str, Any]) -> list[dict[str, Any]]:
+    logging.disable(logging.CRITICAL)  # of what Dynamo says of programs that eager refuses
     target, found = find_target(given["target"]), []
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -95,7 +95,7 @@ def probe_target(
         taken = [one.trait.removeprefix(DTYPE) for one in answers if one.state not in LEFT_OUT]
         if not taken:
             raise ConfigurationError(
-                f"target {target!r} takes no tensor of any dtype, and there is nothing else to ask for; the first "
+                f"target {target!r} takes no tensor of any dtype, and nothing else can be asked for; the first "
                 f"answer is: {answers[0].state}: {answers[0].message}"
             )
         taken.sort(key=lambda dtype: dtype != "float32")

@@ -54,7 +54,7 @@ def probe_table(answers: Sequence[Answer], *, everything: bool = False, width: i
     if not rows:
         return f"{text[0]}\n\nAll of it is supported.\n"
     if everything:
-        lines = [(one.state, one.trait, one_line(one.message)) for one in rows]
+        lines: list[tuple[str, str, str]] = [(one.state, one.trait, one_line(one.message)) for one in rows]
     else:
         lines = _clusters(rows, width)
         room = HEIGHT - len(counts) - _SUMMARY

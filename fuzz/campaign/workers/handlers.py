@@ -11,8 +11,8 @@ Items and answers are plain data, so that they cross a pipe as JSON:
     {"kind": "judge eager", "program": {...}, "observations": [...]}
 
 The first is answered by `Result.to_json` and the program's `traits`, the next two by `Result.to_json`, a
-script by `repro_trial.run_repro`. The last three are answered by a digest of eager's observations, by these as
-plain data, and by the `Result.to_json` of another eager's observations. Where a target has broken its
+script by `repro_trial.run_repro`. The last three are answered by a digest of eager's observations, by these
+as plain data, and by the `Result.to_json` of another eager's observations. Where a target has broken its
 process, the answer is the worker's `Last`; after a script it always is: nobody has looked whether its target
 did, nor is anything of it taken back.
 """
