@@ -95,8 +95,8 @@ def probe_target(
         taken = [one.trait.removeprefix(DTYPE) for one in answers if one.state not in LEFT_OUT]
         if not taken:
             raise ConfigurationError(
-                f"target {target!r} takes no tensor of any dtype, and nothing else can be asked for; the first "
-                f"answer is: {answers[0].state}: {answers[0].message}"
+                f"target {target!r} takes no tensor of any dtype, and nothing else can be asked for; of "
+                f"{answers[0].trait!r} it says: {answers[0].state}: {answers[0].message}"
             )
         taken.sort(key=lambda dtype: dtype != "float32")
         answers += ask("sizes", size_questions(taken))
