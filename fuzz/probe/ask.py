@@ -1,7 +1,7 @@
 """Ask a target what it takes: each question in a worker, so that a crash or a hang is an answer.
 
 Dtypes come first, then sizes, operators, and all else. What has been refused is left out of later programs,
-so that an answer is about its own trait.
+and of those for features what is wrong as well, so that an answer is about its own trait.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def probe_target(
         taken.sort(key=lambda dtype: dtype != "float32")
         answers += ask("sizes", size_questions(taken))
         answers += ask("operators", operator_questions(Limits.of(lacked_traits(answers))))
-        lacks = lacked_traits(answers)
+        lacks = tuple(one.trait for one in answers if one.state not in ("supported", "unclear"))
         if "gradients" not in promised:
             lacks = (*lacks, "autograd")
         features = ask("features", feature_questions(Limits.of(lacks)))

@@ -33,7 +33,8 @@ _HEAD = """\
 # Each line is a trait of programs (`aotfuzz traits` explains them), asked for by itself:
 {states}
 #
-# `aotfuzz run --target {target} --capabilities {file}` draws no program that has what is {left_out}.
+# `aotfuzz run --target {target} --capabilities {file}` draws no
+# program that has a trait which is marked {left_out}.
 # Edit a word to change that: "refused" leaves a trait out, "supported" lets it in. A line that is removed
 # counts as supported.
 """
