@@ -13,6 +13,7 @@ import logging
 import signal
 import statistics
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -139,6 +140,7 @@ def reaches_of(seed: int, indices: Sequence[int], profile: str, target: str) -> 
 
 def _reach_in_fork(given: dict[str, Any]) -> list[dict[str, Any]]:
     logging.disable(logging.CRITICAL)  # of what Dynamo says of programs that eager refuses
+    warnings.simplefilter("ignore")
     target, found = find_target(given["target"]), []
     with (
         tempfile.TemporaryDirectory() as folder,
