@@ -278,16 +278,21 @@ def _known_issues_of_options(name: str | None) -> tuple[tuple[Issue, ...], Path 
 def _campaign_configuration(options: argparse.Namespace) -> Configuration:
     """The campaign that the options ask for; FuzzError if it cannot be had here."""
     from fuzz.generate.profile_names import find_profile, profile_name
+    from fuzz.probe.capability_file import read_lacked_traits
     from fuzz.targets.catalog import usable_targets
+    from fuzz.targets.target import lacked_by_all
 
-    profile = profile_name(options.profile, options.operators, options.without_operators)
+    targets = usable_targets(options.target)
+    lacks = lacked_by_all(targets)
+    if options.capabilities is not None:
+        lacks = (*lacks, *read_lacked_traits(options.capabilities))
+    profile = profile_name(options.profile, options.operators, options.without_operators, lacks)
     find_profile(profile)
     if not options.cluster:
         require_device(options.device)
     seconds = options.seconds
     if seconds is None and options.cases is None:
         seconds = DEFAULT_SECONDS
-    targets = usable_targets(options.target)
     return Configuration(
         targets=tuple(target.name for target in targets),
         seed=options.seed,
