@@ -83,12 +83,12 @@ def _operator_table() -> Mapping[str, Operator]:
         normalization,
         linear_algebra,
         autograd_functions,
+        backward_writes,
         custom,
         side_effects,
         higher_order,
         subclasses,
         python_state,
-        backward_writes,
     ):
         for row in family.ROWS:
             if row.name in table:

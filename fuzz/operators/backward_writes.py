@@ -1,5 +1,8 @@
-"""Custom functions whose backward writes to what their forward has kept, so that each backward gives another
-gradient: counters, and averages as of delayed scaling."""
+"""A custom function whose backward writes to what its forward has made and kept.
+
+It writes before it reads, so that each backward gives the same gradients: a backward that raises may have run
+a part of what it consists of, and eager another part than a compiler.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,21 @@ from fuzz.operators.autograd_functions import function_row
 from fuzz.operators.builders import SMOOTH, empty_like
 from fuzz.operators.row import Attributes, Kind, Meta, Operand, Result
 
-# Counts its backwards in a tensor that it makes.
-_COUNT = """
-class Count(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.count = torch.ones((), dtype=x.dtype, device=x.device)
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.count.add_(1)
-        return gradient * ctx.count
-""".strip()
-
-# Averages its gradients, a part of which is written by itself, with what it was given.
-_AVERAGE = """
-class Average(torch.autograd.Function):
+# Writes to all of a tensor that it has made, and then to a part of it.
+_REFILL = """
+class Refill(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
         ctx.save_for_backward(x)
-        ctx.mean = x.detach().clone(memory_format=torch.contiguous_format)
+        ctx.kept = x.detach().clone(memory_format=torch.contiguous_format)
         return x.sin()
 
     @staticmethod
     def backward(ctx, gradient):
         (x,) = ctx.saved_tensors
-        ctx.mean.mul_(0.5).add_(gradient)
-        ctx.mean[:1] = 0
-        return gradient * x.cos() + ctx.mean
+        ctx.kept.copy_(gradient).mul_(0.5)
+        ctx.kept[:1] = 0
+        return gradient * x.cos() + ctx.kept
 """.strip()
 
 
@@ -45,20 +34,21 @@ def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return (Result(empty_like(metas[0])),)
 
 
-_REAL = Operand(frozenset({"float32", "float64"}), SMOOTH.fits)
-_ROWED = Operand(_REAL.dtypes, lambda meta, earlier: SMOOTH.fits(meta, earlier) and bool(meta.size))
+_ROWED = Operand(
+    frozenset({"float32", "float64"}),
+    lambda meta, earlier: SMOOTH.fits(meta, earlier) and bool(meta.size),
+)
 
 ROWS = (
-    function_row("function_count", Kind.FUNCTION, "Count.apply({0})", (_REAL,), _alike, defines=_COUNT),
     function_row(
-        "function_average",
+        "function_refill",
         Kind.FUNCTION,
-        "Average.apply({0})",
+        "Refill.apply({0})",
         (_ROWED,),
         _alike,
         ((0, (0,)),),
-        defines=_AVERAGE,
+        defines=_REFILL,
     ),
 )
-# Of what goes through these there are no second derivatives.
+# Of what goes through it there are no second derivatives.
 WRITE_IN_BACKWARD = frozenset(row.name for row in ROWS)
