@@ -170,6 +170,12 @@ def test_a_file_has_the_same_text_whatever_the_order_and_is_read_again(tmp_path:
     assert read_lacked_traits(file) == ("argument: empty", "dtype: complex64")
 
 
+def test_a_file_with_all_traits_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(capability_text("mine", "2", [Answer(trait, "refused") for trait in TRAITS], file))
+    assert read_lacked_traits(file) == TRAITS
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
