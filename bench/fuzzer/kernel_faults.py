@@ -33,13 +33,13 @@ def _rewrite(pattern: str, replacement: str | Callable[[re.Match[str]], str]) ->
     """Have the text of each kernel be another one, wherever a regular expression is found in it."""
 
     def seed() -> None:
-        owner = async_compile.AsyncCompile
+        owner: Any = async_compile.AsyncCompile
         right = owner.cpp_pybinding
 
         def wrong(self: Any, argtypes: list[str], source: str, *more: Any) -> Any:
             return right(self, argtypes, re.sub(pattern, replacement, source), *more)
 
-        owner.cpp_pybinding = wrong  # type: ignore[method-assign]
+        owner.cpp_pybinding = wrong
 
     return seed
 
