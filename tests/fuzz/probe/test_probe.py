@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.cli import main
-from fuzz.commands.probes import _write_scripts
+from fuzz.commands.target_probes import _write_scripts
 from fuzz.errors import CapabilityFileError, ConfigurationError
 from fuzz.features.traits import TRAITS, traits
 from fuzz.generate.limits import Limits
