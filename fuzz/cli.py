@@ -288,6 +288,20 @@ def _add_reports(commands: Any) -> None:
     _add_import_profile(diff)
     diff.add_argument("--json", action="store_true", help=_JSON)
 
+    history = _command(
+        commands, "history", "campaigns:history", "campaigns of many nights as one table and one HTML page"
+    )
+    history.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    history.add_argument(
+        "--out",
+        type=Path,
+        default=Path("history.html"),
+        metavar="FILE",
+        help="the page (default: history.html)",
+    )
+    _add_import_profile(history)
+    history.add_argument("--json", action="store_true", help=_JSON)
+
     export = _command(commands, "export", "campaigns:export", "print a campaign as JSON lines")
     export.add_argument("folder", type=Path, metavar="DIR")
     export.add_argument("--out", type=Path, metavar="FILE", help="where to (default: stdout)")

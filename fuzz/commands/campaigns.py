@@ -113,6 +113,30 @@ def diff(options: argparse.Namespace) -> int:
     return FINDINGS if found.only_before or found.only_after else NOTHING_NEW
 
 
+def history(options: argparse.Namespace) -> int:
+    """Print the faults of many nights, and write them as a page; 1 if there is news (`History.has_news`)."""
+    from fuzz.report.history import campaign_history, history_table
+    from fuzz.report.history_page import history_page
+
+    summaries = []
+    for folder in options.folders:
+        with _read_campaign(folder, options.import_profile) as store:
+            summaries.append(summarize(store))
+    found = campaign_history(summaries)
+    file: Path = options.out
+    try:
+        file.write_text(history_page(found, file.parent), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {file}: {error.strerror or error}; choose another with --out"
+        ) from error
+    say(history_table(found), people(options))
+    say(f"The page is {file}", sys.stderr)
+    if options.json:
+        say_object(json_output.history_json(found))
+    return FINDINGS if found.has_news else NOTHING_NEW
+
+
 def _write_ci_formats(
     options: argparse.Namespace, summary: Summary, only: Sequence[Bucket] | None = None
 ) -> None:

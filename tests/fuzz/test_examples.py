@@ -77,7 +77,7 @@ def test_the_nightly_workflows_run_commands() -> None:
     commands = [line for line in lines if line.startswith("aotfuzz ")]
     assert len(commands) >= 8
     for command in commands:
-        plain = re.sub(r"\{posargs:(.*?)\}", r"\1", command.partition(" | ")[0])
+        plain = re.sub(r"\{posargs:(.*?)\}", r"\1", re.split(r" \|\|? ", command)[0])
         plain = plain.replace("$SECONDS_EACH", "5").replace("${SEED:-$(date +%Y%m%d)}", "5")
         options = _command_line_parser().parse_args(shlex.split(plain)[1:])
         for target in getattr(options, "target", []):
