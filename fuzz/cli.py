@@ -109,7 +109,9 @@ def _command_line_parser() -> argparse.ArgumentParser:
     )
     traits.add_argument("--json", action="store_true", help=_JSON)
 
-    probe = _command(commands, "probe", "probes:probe", "ask a target what it takes, one thing at a time")
+    probe = _command(
+        commands, "probe", "target_probes:probe", "ask a target what it takes, one thing at a time"
+    )
     probe.add_argument("--target", required=True, metavar="T", help=_TARGET)
     probe.add_argument(
         "--out", type=Path, metavar="FILE", help="the capability file (default: TARGET.toml), see `run`"

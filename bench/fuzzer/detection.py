@@ -9,6 +9,8 @@ was *detected*. What a fault in code that runs later does otherwise shows only i
 finding's *clause* is that of the contract, or *refusals* where the target refuses more programs than it may
 (`Target.refuses`).
 
+With `--kernels` the faults are Inductor's, and found by `torch-inductor` (`bench.fuzzer.kernel_detection`).
+
 Time is CPU time, as other things may run on a machine: `--minutes 10 --jobs 2` is 20 minutes of it, the same
 for each stream. A program that fails without a fault is a false alarm, or a fault that nobody has made.
 """
@@ -74,12 +76,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, default=cores(), help="worker processes")
     parser.add_argument(
+        "--kernels",
+        type=float,
+        metavar="S",
+        help="look for faults of Inductor instead (bench.fuzzer.kernel_faults), each for S s of CPU time",
+    )
+    parser.add_argument("--profile", default="mixed", help="of programs with --kernels (default: mixed)")
+    parser.add_argument(
         "--reduce", type=int, default=0, help="findings of each fault to reduce afterwards (default: 0)"
     )
 
 
 def measure(options: argparse.Namespace) -> list[Table]:
     """Run all streams, repeat what they detected, then reduce."""
+    if options.kernels:
+        from bench.fuzzer.kernel_detection import measure_kernels  # which imports Inductor
+
+        return measure_kernels(options.profile, 0, options.kernels)
     faults = [f for f in FAULTS if options.fault is None or f.name in options.fault]
     if options.reduce and options.method != OURS:
         raise SystemExit(f"aotfuzz bench: --reduce needs --method {OURS}: others have no findings to keep")

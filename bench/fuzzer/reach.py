@@ -12,6 +12,7 @@ import argparse
 import logging
 import signal
 import statistics
+import sys
 import tempfile
 import warnings
 from collections import Counter
@@ -118,6 +119,9 @@ def measure(options: argparse.Namespace) -> list[Table]:
 
 def warm(target: Target) -> None:
     """Have Inductor make its tables of patterns here, and not in each of the processes forked from here."""
+    # As in `fuzz.campaign.workers.preload`: autograd counts the devices in the first backward of a process.
+    tensor = torch.ones((), requires_grad=True)
+    torch.autograd.grad(tensor.neg(), tensor)
     target.prepare()
     toy = LazyCompiled(target, lambda value: value.mul(2).t().sin())
     with recording_inductor(Reach()):
@@ -136,6 +140,9 @@ def reaches_of(seed: int, indices: Sequence[int], profile: str, target: str) -> 
         elif len(some) > 1:
             for index in some:
                 yield from reaches_of(seed, [index], profile, target)
+        else:
+            last = failure.strip().splitlines()[-1]
+            print(f"aotfuzz bench: program {some[0]} of {profile} has no answer: {last}", file=sys.stderr)
 
 
 def _reach_in_fork(given: dict[str, Any]) -> list[dict[str, Any]]:

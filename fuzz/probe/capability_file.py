@@ -53,16 +53,14 @@ def capability_text(target: str, torch: str, answers: Sequence[Answer], file: Pa
     )
     lines = [head, f"format = {FORMAT}", f"target = {_quoted(target)}", f"torch = {_quoted(torch)}"]
     by_trait = {answer.trait: answer for answer in answers}
-    group = ""
+    tables: dict[str, list[str]] = {}
     for trait in TRAITS:
-        if (answer := by_trait.get(trait)) is None:
-            continue
-        table, _, key = trait.partition(": ")
-        if table != group:
-            group = table
-            lines += ["", f"[{table}]"]
-        comment = f"  # {one_line(answer.message)}" if answer.message else ""
-        lines.append(f"{_quoted(key)} = {_quoted(answer.state)}{comment}")
+        if (answer := by_trait.get(trait)) is not None:
+            table, _, key = trait.partition(": ")
+            comment = f"  # {one_line(answer.message)}" if answer.message else ""
+            tables.setdefault(table, []).append(f"{_quoted(key)} = {_quoted(answer.state)}{comment}")
+    for table, rows in tables.items():
+        lines += ["", f"[{table}]", *rows]
     return "\n".join(lines) + "\n"
 
 

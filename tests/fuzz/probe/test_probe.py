@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fuzz.cli import main
-from fuzz.commands.probes import _write_scripts
+from fuzz.commands.target_probes import _write_scripts
 from fuzz.errors import CapabilityFileError, ConfigurationError
 from fuzz.features.traits import TRAITS, traits
 from fuzz.generate.limits import Limits
@@ -168,6 +168,12 @@ def test_a_file_has_the_same_text_whatever_the_order_and_is_read_again(tmp_path:
         )
     )
     assert read_lacked_traits(file) == ("argument: empty", "dtype: complex64")
+
+
+def test_a_file_with_all_traits_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(capability_text("mine", "2", [Answer(trait, "refused") for trait in TRAITS], file))
+    assert read_lacked_traits(file) == TRAITS
 
 
 @pytest.mark.parametrize(
