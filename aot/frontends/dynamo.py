@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from aot import errors
+from aot import config, errors
 from aot.backends.compilers import nop
 from aot.capture.intercept.exception_handlers import handlers_of, with_handler_check
 from aot.frontends.function import Partitioner
 from aot.frontends.module import aot_module
+from aot.frontends.regions import note_region, region_name
 from aot.inductor import Inductor
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
@@ -45,11 +46,14 @@ def aotfuzz(
     Args:
         example_inputs: unused.
         mode: none but ``"default"``, which torch leaves out.
-        options: ``{"partitioner": "default"}`` or ``"min-cut"``.
+        options: ``"partitioner"``: ``"default"`` (the default) or ``"min-cut"``; ``"on_unsupported"``:
+            what becomes of a graph that is refused: it runs as Dynamo captured it (``"eager"``, the default
+            unless `aot.config` says otherwise), with one `FallbackWarning`, or ``"raise"``.
 
     Raises:
         UnsupportedOption: anything else.
-        Unsupported: when called, see `aot.errors`.
+        Unsupported: when called, see `aot.errors`, with ``"on_unsupported": "raise"``; and where a graph
+            raises for some values what the function catches, which the graph as captured does not either.
 
     Example:
         >>> import torch
@@ -57,12 +61,13 @@ def aotfuzz(
     """
     if mode is not None:
         raise errors.UnsupportedOption(f"mode={mode!r}: the backend aotfuzz has no modes; leave it out")
-    partition, unknown = _partitioner_of_options(options or {}, "default", "aotfuzz")
+    ours, unknown = _split_options(options or {}, "default", "aotfuzz")
     if unknown:
         raise errors.UnsupportedOption(
-            f"options={dict(options or {})!r}: the backend aotfuzz takes no option but 'partitioner'"
+            f"options={dict(options or {})!r}: the backend aotfuzz takes no options but 'partitioner' and "
+            f"'on_unsupported'"
         )
-    return _compile_dynamo_graph(graph, fw_compiler=nop, partition_fn=partition)
+    return _compile_dynamo_graph(graph, fw_compiler=nop, **ours)
 
 
 def aotfuzz_inductor(
@@ -79,40 +84,46 @@ def aotfuzz_inductor(
     Args:
         example_inputs: unused, as in `aotfuzz`.
         mode: Inductor's, but for those that capture CUDA graphs.
-        options: ``{"partitioner": "min-cut"}`` (the default) or ``"default"``, and Inductor's own.
+        options: ``"partitioner"``: ``"min-cut"`` (the default) or ``"default"``; ``"on_unsupported"``, as
+            in `aotfuzz`; and Inductor's own.
 
     Raises:
         UnsupportedOption: an option that Inductor does not know, or that has no meaning here.
-        Unsupported: when called, see `aot.errors`.
+        Unsupported: when called, as in `aotfuzz`.
 
     Example:
         >>> import torch
         >>> options = {"max_fusion_size": 8}
         >>> torch.compile(torch.sin, backend="aotfuzz_inductor", options=options)  # doctest: +SKIP
     """
-    partition, theirs = _partitioner_of_options(options or {}, "min-cut", "aotfuzz_inductor")
+    ours, theirs = _split_options(options or {}, "min-cut", "aotfuzz_inductor")
     inductor = Inductor.configured(mode, theirs)
     return _compile_dynamo_graph(
         graph,
         fw_compiler=inductor.forward,
         bw_compiler=inductor.backward,
         inference_compiler=inductor.inference,
-        partition_fn=partition,
         keep_inference_input_mutations=True,
+        **ours,
     )
 
 
-def _partitioner_of_options(
-    options: Mapping[str, Any], default: str, backend: str
-) -> tuple[Partitioner, dict[str, Any]]:
-    """The partitioner that the options name, and the other options."""
-    name = options.get("partitioner", default)
+def _split_options(
+    options: Mapping[str, Any], partitioner: str, backend: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the options say to `aot_module`, with this partitioner by default, and the other options."""
+    name = options.get("partitioner", partitioner)
     if name not in PARTITIONERS:
         raise errors.UnsupportedOption(
             f"options={dict(options)!r}: the partitioner of the backend {backend} is one of "
             f"{', '.join(PARTITIONERS)}"
         )
-    return PARTITIONERS[name], {key: value for key, value in options.items() if key != "partitioner"}
+    on_unsupported = config.check_on_unsupported(options.get("on_unsupported"))
+    others = {key: value for key, value in options.items() if key not in _OPTIONS}
+    return {"partition_fn": PARTITIONERS[name], "on_unsupported": on_unsupported}, others
+
+
+_OPTIONS = ("partitioner", "on_unsupported")
 
 
 def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
@@ -123,6 +134,9 @@ def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[...
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
     compiled.asks_modes = False  # Dynamo has asked them
+    compiled.fallback.default = "eager"
+    compiled.__name__ = region_name(graph.graph) or compiled.__name__
+    note_region(compiled)
     call: Callable[..., Any] = compiled.call_positional
     if numbers:
 
