@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from oracles.findings import CLAUSES
 from oracles.observation.mode_stacks import recording_leaked_modes
 
 torch.set_num_threads(1)
+# pytest listens to loggers that do not propagate: each graph of each test would be written out.
+logging.getLogger("torch.__trace").propagate = True
 os.environ.pop("AOTFUZZ_CACHE_DIR", None)  # nothing is written but to folders of tests
 
 

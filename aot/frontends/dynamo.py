@@ -20,7 +20,7 @@ from aot.frontends.regions import note_region, region_name
 from aot.inductor import Inductor
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
-from aot.torch_internals import dynamo_api
+from aot.torch_internals import compile_logs, dynamo_api
 
 __all__ = ["PARTITIONERS", "aotfuzz", "aotfuzz_inductor"]
 
@@ -134,6 +134,7 @@ def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[...
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
     compiled.asks_modes = False  # Dynamo has asked them
+    compiled.outer_compile = compile_logs.current_compile()
     compiled.fallback.default = "eager"
     compiled.__name__ = region_name(graph.graph) or compiled.__name__
     note_region(compiled)

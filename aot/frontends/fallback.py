@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-import torch
+from torch import nn
 
 from aot import config
 from aot.errors import FallbackWarning, Unsupported
@@ -22,7 +22,7 @@ MOST_KINDS = 256
 """So many refused kinds of calls are kept; a call of another kind is traced, and refused once more."""
 
 
-_LIBRARIES = tuple(f"{Path(file).parent}/" for file in (torch.__file__, config.__file__))
+_LIBRARIES = tuple(f"{folder}/" for folder in (Path(nn.__file__).parents[1], Path(config.__file__).parent))
 
 
 class Fallback:

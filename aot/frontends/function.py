@@ -15,7 +15,7 @@ from torch import fx
 
 from aot import config, errors, logs
 from aot.backends import graph_names
-from aot.backends.compilers import Compiled, Compiler, materialize_fake_values, require_compiler
+from aot.backends.compilers import Compiled, Compiler, materialize_metadata, require_compiler
 from aot.cache.entry import CacheEntry
 from aot.capture.autograd.engine import RetracePoint
 from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
@@ -27,6 +27,7 @@ from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.threads import trace_lock
 from aot.frontends.fallback import Fallback
 from aot.frontends.specialization import Specialization, describe_guards
+from aot.graph.node_origins import front_end_running
 from aot.graph.symint_inputs import lift_symbols_to_inputs
 from aot.guards import function_modes
 from aot.guards.guard import Guards
@@ -57,6 +58,7 @@ from aot.torch_internals import (
     ambient_state,
     autocast_state,
     autograd_state,
+    compile_logs,
     dispatcher,
     dynamo_api,
     function_transforms,
@@ -87,6 +89,7 @@ class CompiledFunction:
 
     seeds = True
     asks_modes = True
+    outer_compile: Any = None
 
     def __init__(
         self,
@@ -147,7 +150,7 @@ class CompiledFunction:
     def specializations(self) -> tuple[Specialization, ...]:
         for one in self._specializations:
             for graph in (one.forward, *one.backwards):
-                materialize_fake_values(graph)
+                materialize_metadata(graph)
         return tuple(self._specializations)
 
     @dynamo_api.skip
@@ -269,7 +272,8 @@ class CompiledFunction:
         if lasting:
             self.fallback.check(key)
         try:
-            return self._compile_or_reuse_specialization(key, arguments, args, kwargs, ahead)
+            with compile_logs.within_compile(self.outer_compile):
+                return self._compile_or_reuse_specialization(key, arguments, args, kwargs, ahead)
         except errors.Unsupported as refusal:
             if lasting and not ahead:
                 self.fallback.keep(key, refusal)
@@ -590,7 +594,8 @@ class CompiledFunction:
         static = self._static(arguments)
         static |= casts.of(static)
         running = self._recording_module()
-        return lower(flat, arguments, lifetimes, noted, running, inference, symbols, static, options)
+        with front_end_running(getattr(self, "module", self.__wrapped__)):
+            return lower(flat, arguments, lifetimes, noted, running, inference, symbols, static, options)
 
     def _specialization_from_cache(
         self,

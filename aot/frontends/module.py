@@ -382,6 +382,22 @@ def aot_module(
     return AOTModule(mod, compiled)
 
 
+def _check_state_is_real(module: nn.Module) -> None:
+    """Refuse a module whose parameters or buffers have no values, by their names.
+
+    Raises:
+        UnsupportedArgument: some are fake tensors.
+    """
+    state = (*module.named_parameters(), *module.named_buffers())
+    fakes = [name for name, tensor in state if isinstance(tensor, torch_fakes.FakeTensor)]
+    if fakes:
+        raise errors.UnsupportedArgument(
+            f"parameters and buffers of {type(module).__name__} that are fake tensors, made under a "
+            f"FakeTensorMode: {', '.join(fakes)}. They have no values to compute with; make the module "
+            f"outside of that mode, or give the graph inputs in their place"
+        )
+
+
 def aot_module_simplified(
     mod: nn.Module,
     args: Sequence[Any],
@@ -409,6 +425,7 @@ def aot_module_simplified(
         ``zero_grad``, ``named_parameters`` and ``named_buffers``, and is compiled to its ``compiled``.
 
     Raises:
+        UnsupportedArgument: a parameter or buffer is a fake tensor.
         Unsupported: as `aot_function`, here already where it is compiled here. With
             ``on_unsupported="eager"`` the function is returned all the same, and runs as `mod` does.
 
@@ -419,6 +436,7 @@ def aot_module_simplified(
         >>> forward(torch.ones(3, 2)).shape
         torch.Size([3, 1])
     """
+    _check_state_is_real(mod)
     compiled = aot_module(
         mod,
         fw_compiler,
