@@ -5,7 +5,7 @@ The first runs them as they are, the second has Inductor compile them further.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ def aotfuzz(
 
     Args:
         example_inputs: unused.
-        mode: none but ``"default"``, which torch leaves out.
+        mode: one of `torch.compile`'s. They say how Inductor is to choose kernels, and mean nothing here.
         options: ``"partitioner"``: ``"default"`` (the default) or ``"min-cut"``; ``"on_unsupported"``:
             what becomes of a graph that is refused: it runs as Dynamo captured it (``"eager"``, the default
             unless `aot.config` says otherwise), with one `FallbackWarning`, or ``"raise"``.
@@ -59,8 +59,8 @@ def aotfuzz(
         >>> import torch
         >>> torch.compile(torch.sin, backend="aotfuzz", options={"partitioner": "min-cut"})  # doctest: +SKIP
     """
-    if mode is not None:
-        raise errors.UnsupportedOption(f"mode={mode!r}: the backend aotfuzz has no modes; leave it out")
+    if mode is not None and mode not in _MODES:
+        raise errors.UnsupportedOption(f"mode={mode!r}: torch.compile has the modes {', '.join(_MODES)}")
     ours, unknown = _split_options(options or {}, "default", "aotfuzz")
     if unknown:
         raise errors.UnsupportedOption(
@@ -82,8 +82,8 @@ def aotfuzz_inductor(
     Random numbers are eager's.
 
     Args:
-        example_inputs: unused, as in `aotfuzz`.
-        mode: Inductor's, but for those that capture CUDA graphs.
+        example_inputs: unused but for their devices.
+        mode: Inductor's. Where a tensor of the graph is on a CUDA device, none that captures CUDA graphs.
         options: ``"partitioner"``: ``"min-cut"`` (the default) or ``"default"``; ``"on_unsupported"``, as
             in `aotfuzz`; and Inductor's own.
 
@@ -97,7 +97,8 @@ def aotfuzz_inductor(
         >>> torch.compile(torch.sin, backend="aotfuzz_inductor", options=options)  # doctest: +SKIP
     """
     ours, theirs = _split_options(options or {}, "min-cut", "aotfuzz_inductor")
-    inductor = Inductor.configured(mode, theirs)
+    tensors = (one for one in example_inputs if isinstance(one, torch.Tensor))
+    inductor = Inductor.configured(mode, theirs, cuda=_uses_cuda(graph, tensors))
     return _compile_dynamo_graph(
         graph,
         fw_compiler=inductor.forward,
@@ -105,6 +106,20 @@ def aotfuzz_inductor(
         inference_compiler=inductor.inference,
         keep_inference_input_mutations=True,
         **ours,
+    )
+
+
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def _uses_cuda(graph: fx.GraphModule, inputs: Iterable[torch.Tensor]) -> bool:
+    """Whether a tensor of a graph may be on a CUDA device, as far as its inputs and devices in it tell."""
+    if not torch.cuda.is_available():
+        return False
+    given = (value for node in graph.graph.nodes for value in (*node.args, *node.kwargs.values()))
+    named = (str(value) for value in given if isinstance(value, (str, torch.device)))
+    return any(tensor.is_cuda for tensor in (*inputs, *graph.parameters(), *graph.buffers())) or any(
+        name.startswith("cuda") for name in named
     )
 
 
