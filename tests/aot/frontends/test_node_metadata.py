@@ -18,16 +18,16 @@ from torch.utils.checkpoint import checkpoint
 import aot
 from aot import errors
 from aot.frontends import dynamo
+from aot.graph.node_origins import COMPLETED
 from aot.pipeline import descriptors
 from aot.torch_internals import compile_logs
 
 Graphs = dict[str, fx.GraphModule]
 Keys = Mapping[tuple[str, str], tuple[set[str], set[str]]]
 
-# What these graphs have beyond AOTAutograd's, and what stock says of nodes that are made otherwise here: of
-# views that it takes once more, of additions of gradients, which it makes outside of autograd's nodes, and of
-# a checkpoint's inputs, which its partitioner has to be told to save.
-OURS, NOT_OURS = {"static"}, {"is_functional_regenerated", "is_gradient_acc", "recompute"}
+# What tools read; a release of torch has some of it, and notes of its own besides. A checkpoint's inputs are
+# marked for stock's partitioner alone.
+NAMED = COMPLETED | {"val", "partitioner_tag"}
 
 
 class Layers(nn.Module):
@@ -134,10 +134,11 @@ def test_nodes_carry_what_stock_s_carry(fresh_dynamo: None, name: str, requires_
     assert stock.keys() - ours.keys() <= {("backward", "call of several results"), ("backward", "saved")}
     for kind in stock.keys() & ours.keys():
         (some, every), (our_some, our_every) = stock[kind], ours[kind]
-        assert some - our_some <= NOT_OURS, kind
-        assert our_some - some <= OURS, kind
+        marked = {"recompute"} if kind[1] == "input" else set()
+        assert some & NAMED <= our_some | marked, kind
+        assert our_some <= NAMED | {"static"}, kind
         copied = {"autograd_backward"} if kind[1] == "checkpointed call" else set()  # the forward's views
-        assert every - our_every <= NOT_OURS | copied, kind
+        assert every & NAMED <= our_every | copied | marked, kind
 
 
 def test_values_of_a_program(fresh_dynamo: None) -> None:
@@ -151,7 +152,8 @@ def test_values_of_a_program(fresh_dynamo: None) -> None:
     alike = ("stack_trace", "custom", "original_aten", "source_fn_stack", "partitioner_tag")
     assert said(ours, "forward", sin, *alike) == said(stock, "forward", sin, *alike)
     late = ("stack_trace", "custom", "fwd_source_fn_stack", "autograd_backward", "partitioner_tag")
-    assert said(ours, "backward", cos, *late) == said(stock, "backward", cos, *late)
+    pairs = zip(said(ours, "backward", cos, *late), said(stock, "backward", cos, *late), strict=True)
+    assert all(mine == its or its == "None" for mine, its in pairs)  # (torch 2.11 has no autograd_backward)
     (forward,), (backward,) = said(ours, "forward", sin, "seq_nr"), said(ours, "backward", cos, "seq_nr")
     assert forward == backward
     (mine,), (its,) = (said(one, "backward", cos, "tensor_meta") for one in (ours, stock))
