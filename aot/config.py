@@ -6,9 +6,12 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 from aot.errors import UnsupportedOption
+
+OnUnsupported = Literal["raise", "eager"]
+"""What becomes of a call that is refused: `Unsupported` is raised, or the function runs as in eager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,10 @@ class Settings:
             False for none, None for that of ``AOTFUZZ_CACHE_DIR``, if that is set. It has to be the user's
             alone, and its entries carry the seal of a key (``AOTFUZZ_CACHE_KEY`` names its file).
         cache_limit: how many bytes it may take; what was not read for the longest time goes first.
+        on_unsupported: what becomes of a call that is refused, where the front end is given no
+            ``on_unsupported`` of its own: ``"raise"`` or ``"eager"``. With None each front end has its
+            default: ``"eager"`` for the backends of `torch.compile`, ``"raise"`` for the others. It is read
+            when a call is refused.
 
     Example:
         >>> aot.config.settings().warn_after
@@ -44,6 +51,7 @@ class Settings:
     traced_size: Callable[[int], int] | None = None
     cache: bool | str | os.PathLike[str] | None = None
     cache_limit: int = 1 << 30
+    on_unsupported: OnUnsupported | None = None
 
 
 _settings = Settings()
@@ -67,7 +75,7 @@ def patch(**changes: Any) -> Iterator[Settings]:
         changes: `Settings`' attributes and their values.
 
     Raises:
-        UnsupportedOption: there is no such setting.
+        UnsupportedOption: there is no such setting, or it has no such value.
 
     Example:
         >>> with aot.config.patch(stack_traces=True):
@@ -79,9 +87,24 @@ def patch(**changes: Any) -> Iterator[Settings]:
     unknown = sorted(changes.keys() - known)
     if unknown:
         raise UnsupportedOption(f"there is no setting {unknown[0]!r}; there are {', '.join(sorted(known))}")
+    check_on_unsupported(changes.get("on_unsupported"))
     before = _settings
     _settings = replace(before, **changes)
     try:
         yield _settings
     finally:
         _settings = before
+
+
+def check_on_unsupported(value: Any) -> OnUnsupported | None:
+    """The value of an option or setting ``on_unsupported``.
+
+    Raises:
+        UnsupportedOption: it has no meaning.
+    """
+    if value is None or value in get_args(OnUnsupported):
+        return value  # type: ignore[no-any-return]
+    raise UnsupportedOption(
+        f"on_unsupported={value!r}: it is 'raise' (a refusal is raised) or 'eager' (the function runs as in "
+        f"eager, with a warning)"
+    )

@@ -62,6 +62,11 @@ class RecompileWarning(UserWarning):
     besides its arguments keeps changing."""
 
 
+class FallbackWarning(UserWarning):
+    """A function runs as in eager, because it was refused and ``on_unsupported="eager"`` holds. The text is
+    the refusal's."""
+
+
 class CacheWarning(UserWarning):
     """The cache on disk has an entry that cannot be used, or its folder cannot be read or written to. What
     was to be found there is compiled."""

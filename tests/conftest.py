@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from aot import config as aot_config
 from oracles.findings import CLAUSES
 from oracles.observation.mode_stacks import recording_leaked_modes
 
 torch.set_num_threads(1)
+# pytest listens to loggers that do not propagate: each graph of each test would be written out.
+logging.getLogger("torch.__trace").propagate = True
 os.environ.pop("AOTFUZZ_CACHE_DIR", None)  # nothing is written but to folders of tests
 
 
@@ -21,6 +25,13 @@ os.environ.pop("AOTFUZZ_CACHE_DIR", None)  # nothing is written but to folders o
 def cache_key(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The key of caches is not the user's."""
     os.environ["AOTFUZZ_CACHE_KEY"] = str(tmp_path_factory.mktemp("key") / "cache-key")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def refusals_are_raised() -> Iterator[None]:
+    """No test passes because a function that is refused ran as in eager, where it has not asked for that."""
+    with aot_config.patch(on_unsupported="raise"):
+        yield
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -23,7 +23,7 @@ from aot import logs
 from aot.backends import graph_names
 from aot.backends.straight_line import compile_straight_line
 from aot.errors import BackendError, UnsupportedOption
-from aot.torch_internals import fx_graphs
+from aot.torch_internals import compile_logs, fx_graphs
 
 Compiled = Callable[..., Sequence[Any]]
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
@@ -92,22 +92,30 @@ def as_boxed(compiled: Compiled) -> Compiled:
 
 def defer_fake_values(module: fx.GraphModule, values: Callable[[], Mapping[fx.Node, Any]]) -> None:
     """Have nodes get their ``meta["val"]`` when somebody is to look at it."""
-    module.meta[_PUT_OFF] = values
+
+    def complete(module: fx.GraphModule) -> None:
+        for node, value in values().items():
+            node.meta["val"] = value
+
+    defer_metadata(module, complete)
 
 
-def materialize_fake_values(module: fx.GraphModule) -> fx.GraphModule:
+def defer_metadata(module: fx.GraphModule, complete: Callable[[fx.GraphModule], None]) -> None:
+    """Have a graph, or what is made of it, completed when somebody is to look at its nodes."""
+    module.meta[_PUT_OFF] = (*module.meta.get(_PUT_OFF, ()), complete)
+
+
+def materialize_metadata(module: fx.GraphModule) -> fx.GraphModule:
     """The graph; what was put off has been done."""
-    values = module.meta.get(_PUT_OFF)
-    if values is not None:
+    if _PUT_OFF in module.meta:
         with _completing:
-            if _PUT_OFF in module.meta:
-                for node, value in values().items():
-                    node.meta["val"] = value
-                del module.meta[_PUT_OFF]
+            for complete in module.meta.get(_PUT_OFF, ()):
+                complete(module)
+            module.meta.pop(_PUT_OFF, None)
     return module
 
 
-_PUT_OFF = "aot values put off"
+_PUT_OFF = "aot metadata put off"
 _completing = threading.RLock()
 
 
@@ -145,6 +153,13 @@ def static_inputs(module: fx.GraphModule) -> list[int]:
     return [position for position, node in enumerate(inputs) if node.meta.get("static")]
 
 
+def readable_graph(module: fx.GraphModule) -> str:
+    """A graph as Python, with sizes, strides, devices, and the lines that nodes come from."""
+    completed = materialize_metadata(module)
+    text: str = completed.print_readable(print_output=False, include_stride=True, include_device=True)
+    return text
+
+
 def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Compiled:
     """Hand a graph to a compiler.
 
@@ -154,10 +169,11 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
     with graph_names.compiling(module, which):
         title = graph_names.get_aot_graph_name()
         logs.log(logs.GRAPHS, title, lambda: module.print_readable(print_output=False))
+        compile_logs.log_graph(which, title, lambda: readable_graph(module))
         inputs: Sequence[Any] = ()
         if compiler is not nop:
-            inputs = example_inputs(materialize_fake_values(module))
-            fx_graphs.LazyGraphModule.force_recompile(module)
+            inputs = example_inputs(materialize_metadata(module))
+            fx_graphs.recompile_eagerly(module)
         compiled = compiler(module, inputs)
     if not callable(compiled):
         raise BackendError(f"the {which} compiler returned {type(compiled).__name__}, which cannot be called")

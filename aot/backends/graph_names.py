@@ -9,7 +9,10 @@ from collections.abc import Iterator
 
 from torch import fx
 
+from aot.torch_internals import compile_logs
+
 _NUMBER = "aot_id"  # in a graph's meta: which compile it belongs to
+_COMPILE = "aot compile of Dynamo's"  # the same: which of Dynamo's that belongs to
 _numbers = itertools.count()
 _here = threading.local()
 _model = "model"
@@ -59,11 +62,13 @@ def assign_compile_id(*modules: fx.GraphModule | None) -> None:
     for module in modules:
         if module is not None:
             module.meta[_NUMBER] = one
+            module.meta[_COMPILE] = compile_logs.current_compile()
 
 
 def copy_compile_id(module: fx.GraphModule, other: fx.GraphModule) -> None:
     """Say that `module` belongs to the compile of `other`."""
     module.meta[_NUMBER] = other.meta.get(_NUMBER)
+    module.meta[_COMPILE] = other.meta.get(_COMPILE)
 
 
 @contextlib.contextmanager
@@ -75,7 +80,8 @@ def compiling(module: fx.GraphModule, which: str) -> Iterator[None]:
     before = getattr(_here, "graphs", ())
     _here.graphs = (f"{module.meta[_NUMBER]}_{which}",)
     try:
-        yield
+        with compile_logs.within_compile(module.meta.get(_COMPILE)):
+            yield
     finally:
         _here.graphs = before
         _compiled += 1

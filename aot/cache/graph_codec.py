@@ -39,6 +39,7 @@ from aot.cache.codec import (
     text_of,
 )
 from aot.cache.operator_table import Names
+from aot.graph import node_origins
 from aot.ops.call_targets import call_by_name, call_with_grad
 from aot.ops.classify import call_on_clones
 from aot.tensors.geometry import Geometry
@@ -270,9 +271,13 @@ class _Number:
 _Known = _Fake | _Several | _Number
 
 
+# What is known of a node when it is traced, and of which no entry has anything.
+_NOT_KEPT = node_origins.COMPLETED | {"val", node_origins.KEY}
+
+
 def _notes(meta: Mapping[str, Any]) -> Data:
     """What is noted of a node for partitioners and compilers, besides its value."""
-    if meta.keys() - _NOTES.keys() - {"val"}:
+    if meta.keys() - _NOTES.keys() - _NOT_KEPT:
         raise Uncacheable("notes on nodes", ", ".join(map(str, meta)))
     context = Encoder()
     return [[name, encode(context, kind, meta[name])] for name, kind in _NOTES.items() if name in meta]

@@ -38,23 +38,31 @@ _LEGEND = (
 )
 
 
-def render(compiled: CompiledFunction) -> str:
+def render(*compiled: CompiledFunction) -> str:
     """The document.
 
     Args:
-        compiled: what it is about; every specialization so far has a section.
+        compiled: what it is about; every specialization of each so far has a section.
     """
-    name = escape(compiled.__name__)
-    made = compiled.specializations
-    sections = "".join(_html_section(number, one) for number, one in enumerate(made, 1))
-    if not made:
-        sections = "<p>Not compiled yet; it is compiled when it is called.</p>"
+    title = escape(", ".join(one.__name__ for one in compiled)) or "nothing"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width">'
-        f"<title>{name}, compiled</title><style>{_STYLE}</style></head>\n"
-        f"<body><h1>{name}</h1>\n{sections}</body></html>\n"
+        f"<title>{title}, compiled</title><style>{_STYLE}</style></head>\n"
+        f"<body>{''.join(map(_html_function, compiled))}</body></html>\n"
     )
+
+
+def _html_function(compiled: CompiledFunction) -> str:
+    made = compiled.specializations
+    refused = "".join(
+        f"<p>Refused, so that {count} calls ran as in eager: {escape(reason)}</p>\n"
+        for reason, count in compiled.fallback.calls.items()
+    )
+    sections = "".join(_html_section(number, one) for number, one in enumerate(made, 1))
+    if not (made or refused):
+        sections = "<p>Not compiled yet; it is compiled when it is called.</p>"
+    return f"<h1>{escape(compiled.__name__)}</h1>\n{refused}{sections}"
 
 
 def _html_section(number: int, one: Specialization) -> str:

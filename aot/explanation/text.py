@@ -8,13 +8,16 @@ from torch import fx
 
 from aot.explanation.html_page import render
 from aot.frontends.function import CompiledFunction
+from aot.frontends.regions import compiled_regions
 
 
-def explain(compiled: CompiledFunction, *, html: bool = False) -> str:
+def explain(compiled: CompiledFunction | None = None, *, html: bool = False) -> str:
     """Metadata, forward graph, backward graph and generated wrapper of every specialization so far, and why
-    there is more than one.
+    there is more than one; and how many calls were refused and ran as in eager.
 
     Args:
+        compiled: what it is about; None for all that `torch.compile` has compiled with the backends
+            ``aotfuzz`` and ``aotfuzz_inductor``.
         html: as an HTML document, for light and dark screens, in which forward and backward are one listing
             in colours, and guards are listed as well. It loads nothing and runs no script.
 
@@ -23,11 +26,20 @@ def explain(compiled: CompiledFunction, *, html: bool = False) -> str:
         >>> compiled(torch.ones(2)); print(aot.explain(compiled))  # doctest: +SKIP
         >>> pathlib.Path("f.html").write_text(aot.explain(compiled, html=True))  # doctest: +SKIP
     """
+    explained = compiled_regions() if compiled is None else (compiled,)
     if html:
-        return render(compiled)
-    if not compiled.specializations:
-        return f"{compiled.__name__}: not compiled yet; it is compiled when it is called\n"
+        return render(*explained)
+    if not explained:
+        return "nothing is compiled with the backends aotfuzz and aotfuzz_inductor\n"
+    return "\n".join(map(_explain_function, explained))
+
+
+def _explain_function(compiled: CompiledFunction) -> str:
     parts = []
+    for reason, count in compiled.fallback.calls.items():
+        parts.append(f"==== {compiled.__name__}: refused, {count} calls ran as in eager\n\n{reason}\n")
+    if not parts and not compiled.specializations:
+        return f"{compiled.__name__}: not compiled yet; it is compiled when it is called\n"
     for count, one in enumerate(compiled.specializations, 1):
         parts.append(f"==== {compiled.__name__}: specialization {count}\n")
         if one.why:

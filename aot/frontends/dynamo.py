@@ -5,22 +5,23 @@ The first runs them as they are, the second has Inductor compile them further.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from aot import errors
+from aot import config, errors
 from aot.backends.compilers import nop
 from aot.capture.intercept.checkpoints import mark_module_state
 from aot.capture.intercept.exception_handlers import handlers_of, with_handler_check
 from aot.frontends.function import Partitioner
 from aot.frontends.module import aot_module
+from aot.frontends.regions import note_region, region_name
 from aot.inductor import Inductor
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
-from aot.torch_internals import dynamo_api, higher_order_ops
+from aot.torch_internals import compile_logs, dynamo_api, higher_order_ops
 
 __all__ = ["PARTITIONERS", "aotfuzz", "aotfuzz_inductor"]
 
@@ -45,25 +46,29 @@ def aotfuzz(
 
     Args:
         example_inputs: unused.
-        mode: none but ``"default"``, which torch leaves out.
-        options: ``{"partitioner": "default"}`` or ``"min-cut"``.
+        mode: one of `torch.compile`'s. They say how Inductor is to choose kernels, and mean nothing here.
+        options: ``"partitioner"``: ``"default"`` (the default) or ``"min-cut"``; ``"on_unsupported"``:
+            what becomes of a graph that is refused: it runs as Dynamo captured it (``"eager"``, the default
+            unless `aot.config` says otherwise), with one `FallbackWarning`, or ``"raise"``.
 
     Raises:
         UnsupportedOption: anything else.
-        Unsupported: when called, see `aot.errors`.
+        Unsupported: when called, see `aot.errors`, with ``"on_unsupported": "raise"``; and where a graph
+            raises for some values what the function catches, which the graph as captured does not either.
 
     Example:
         >>> import torch
         >>> torch.compile(torch.sin, backend="aotfuzz", options={"partitioner": "min-cut"})  # doctest: +SKIP
     """
-    if mode is not None:
-        raise errors.UnsupportedOption(f"mode={mode!r}: the backend aotfuzz has no modes; leave it out")
-    partition, unknown = _partitioner_of_options(options or {}, "default", "aotfuzz")
+    if mode is not None and mode not in _MODES:
+        raise errors.UnsupportedOption(f"mode={mode!r}: torch.compile has the modes {', '.join(_MODES)}")
+    ours, unknown = _split_options(options or {}, "default", "aotfuzz")
     if unknown:
         raise errors.UnsupportedOption(
-            f"options={dict(options or {})!r}: the backend aotfuzz takes no option but 'partitioner'"
+            f"options={dict(options or {})!r}: the backend aotfuzz takes no options but 'partitioner' and "
+            f"'on_unsupported'"
         )
-    return _compile_dynamo_graph(graph, fw_compiler=nop, partition_fn=partition)
+    return _compile_dynamo_graph(graph, fw_compiler=nop, **ours)
 
 
 def aotfuzz_inductor(
@@ -78,42 +83,63 @@ def aotfuzz_inductor(
     Random numbers are eager's.
 
     Args:
-        example_inputs: unused, as in `aotfuzz`.
-        mode: Inductor's, but for those that capture CUDA graphs.
-        options: ``{"partitioner": "min-cut"}`` (the default) or ``"default"``, and Inductor's own.
+        example_inputs: unused but for their devices.
+        mode: Inductor's. Where a tensor of the graph is on a CUDA device, none that captures CUDA graphs.
+        options: ``"partitioner"``: ``"min-cut"`` (the default) or ``"default"``; ``"on_unsupported"``, as
+            in `aotfuzz`; and Inductor's own.
 
     Raises:
         UnsupportedOption: an option that Inductor does not know, or that has no meaning here.
-        Unsupported: when called, see `aot.errors`.
+        Unsupported: when called, as in `aotfuzz`.
 
     Example:
         >>> import torch
         >>> options = {"max_fusion_size": 8}
         >>> torch.compile(torch.sin, backend="aotfuzz_inductor", options=options)  # doctest: +SKIP
     """
-    partition, theirs = _partitioner_of_options(options or {}, "min-cut", "aotfuzz_inductor")
-    inductor = Inductor.configured(mode, theirs)
+    ours, theirs = _split_options(options or {}, "min-cut", "aotfuzz_inductor")
+    tensors = (one for one in example_inputs if isinstance(one, torch.Tensor))
+    inductor = Inductor.configured(mode, theirs, cuda=_uses_cuda(graph, tensors))
     return _compile_dynamo_graph(
         graph,
         fw_compiler=inductor.forward,
         bw_compiler=inductor.backward,
         inference_compiler=inductor.inference,
-        partition_fn=partition,
         keep_inference_input_mutations=True,
+        **ours,
     )
 
 
-def _partitioner_of_options(
-    options: Mapping[str, Any], default: str, backend: str
-) -> tuple[Partitioner, dict[str, Any]]:
-    """The partitioner that the options name, and the other options."""
-    name = options.get("partitioner", default)
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def _uses_cuda(graph: fx.GraphModule, inputs: Iterable[torch.Tensor]) -> bool:
+    """Whether a tensor of a graph may be on a CUDA device, as far as its inputs and devices in it tell."""
+    if not torch.cuda.is_available():
+        return False
+    given = (value for node in graph.graph.nodes for value in (*node.args, *node.kwargs.values()))
+    named = (str(value) for value in given if isinstance(value, (str, torch.device)))
+    return any(tensor.is_cuda for tensor in (*inputs, *graph.parameters(), *graph.buffers())) or any(
+        name.startswith("cuda") for name in named
+    )
+
+
+def _split_options(
+    options: Mapping[str, Any], partitioner: str, backend: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the options say to `aot_module`, with this partitioner by default, and the other options."""
+    name = options.get("partitioner", partitioner)
     if name not in PARTITIONERS:
         raise errors.UnsupportedOption(
             f"options={dict(options)!r}: the partitioner of the backend {backend} is one of "
             f"{', '.join(PARTITIONERS)}"
         )
-    return PARTITIONERS[name], {key: value for key, value in options.items() if key != "partitioner"}
+    on_unsupported = config.check_on_unsupported(options.get("on_unsupported"))
+    others = {key: value for key, value in options.items() if key not in _OPTIONS}
+    return {"partition_fn": PARTITIONERS[name], "on_unsupported": on_unsupported}, others
+
+
+_OPTIONS = ("partitioner", "on_unsupported")
 
 
 def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
@@ -126,6 +152,10 @@ def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[...
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
     compiled.asks_modes = False  # Dynamo has asked them
+    compiled.outer_compile = compile_logs.current_compile()
+    compiled.fallback.default = "eager"
+    compiled.__name__ = region_name(graph.graph) or compiled.__name__
+    note_region(compiled)
     call = compiled.released_call()
     if numbers:
         unread = call

@@ -7,16 +7,15 @@ import functools
 import itertools
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from aot import config, errors, logs
-from aot.analysis.metadata import ViewAndMutationMeta
 from aot.backends import graph_names
-from aot.backends.compilers import Compiled, Compiler, materialize_fake_values, require_compiler
+from aot.backends.compilers import Compiled, Compiler, materialize_metadata, require_compiler
 from aot.cache.entry import CacheEntry
 from aot.capture.autograd.engine import RetracePoint
 from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
@@ -26,6 +25,9 @@ from aot.capture.intercept.inner_gradients import with_outer_graph_check
 from aot.capture.recorder.autocast_cache import CastsDiffer
 from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.threads import trace_lock
+from aot.frontends.fallback import Fallback
+from aot.frontends.specialization import Specialization, describe_guards
+from aot.graph.node_origins import front_end_running
 from aot.graph.symint_inputs import lift_symbols_to_inputs
 from aot.guards import function_modes
 from aot.guards.guard import Guards
@@ -46,7 +48,7 @@ from aot.specialize.call import (
     flatten_arguments,
     refusing_container_changes,
 )
-from aot.specialize.inline_cache import MISS, CacheTarget, InlineCache, PlacementSensitivity
+from aot.specialize.inline_cache import MISS, InlineCache, PlacementSensitivity
 from aot.specialize.recompile_reasons import Before, Key, recompile_reason
 from aot.tensors.fake_tensors import root_of
 from aot.tensors.subclasses import has_nested_ints
@@ -56,6 +58,7 @@ from aot.torch_internals import (
     ambient_state,
     autocast_state,
     autograd_state,
+    compile_logs,
     dispatcher,
     dynamo_api,
     function_transforms,
@@ -65,73 +68,6 @@ from aot.torch_internals import (
 )
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
-
-
-@dataclass(frozen=True, slots=True)
-class Specialization:
-    """One compile: what runs for the calls that it answers.
-
-    Attributes:
-        call: takes the call's tensors, returns the flat outputs.
-        spec: the outputs' tree.
-        unflatten: puts flat outputs together as that tree.
-        forward: the forward graph.
-        backwards: the backward graphs, one for each part of the backward that runs as a whole.
-        wrapper: the generated source around them.
-        metadata: what a call does to its arguments, and what its results are.
-        guards: what the function read besides its arguments.
-        sizes: what it assumes of the sizes of tensors, if it answers others than those it was made for.
-        numbers: the leaves of the arguments that `call` takes after the tensors.
-        placement: what of the tensors matters besides their elements.
-        why: what kept earlier ones from answering the call that it was made for.
-        changes: what each call changes of the Python program around the function.
-        attributes: the Python attributes of tensors that the function may have read.
-        casts: gets the casts that `call` takes besides the tensors of the call.
-        region: what is known of autocast's cache (`autocast_state.cast_cache_key`), if it depends on that.
-    """
-
-    call: Callable[..., list[Any]]
-    spec: pytree.TreeSpec
-    unflatten: Callable[[list[Any]], Any] = field(repr=False)
-    forward: fx.GraphModule
-    backwards: tuple[fx.GraphModule, ...]
-    wrapper: str
-    metadata: ViewAndMutationMeta
-    guards: Guards = field(repr=False)
-    sizes: ShapeGuards | None = None
-    numbers: tuple[int, ...] = ()
-    placement: PlacementSensitivity = PlacementSensitivity.FULL
-    why: str = ""
-    changes: SideEffects = NO_SIDE_EFFECTS
-    attributes: AttributeNames = field(default_factory=AttributeNames)
-    casts: CallCasts | None = None
-    region: tuple[bool, bool] | None = None
-
-    def holds(self) -> bool:
-        """Whether it still answers calls of its key, as far as that does not depend on their casts."""
-        return self.region in (None, autocast_state.cast_cache_key()) and self.guards.hold()
-
-    def given(self, arguments: Arguments) -> tuple[torch.Tensor, ...] | None:
-        """The tensors that it takes for a call; None where it does not answer it."""
-        return (
-            arguments.tensors_and_subclasses
-            if self.casts is None
-            else self.casts.joined(arguments.tensors_and_subclasses)
-        )
-
-    def answer(self, tensors: tuple[torch.Tensor, ...], leaves: Sequence[Any]) -> Any:
-        """What the function returns, for the tensors that it takes (`given`) and the leaves of its
-        arguments."""
-        if self.numbers:
-            tensors = (*tensors, *(leaves[leaf] for leaf in self.numbers))
-        return self.unflatten(self.call(*tensors))
-
-    @property
-    def as_answer(self) -> CacheTarget:
-        together = None if self.unflatten is list else self.unflatten  # (each call gives a list of its own)
-        hold = self.guards.hold if self.region is None else self.holds
-        casts = None if self.casts is None else self.casts.of
-        return CacheTarget(hold, self.call, self.numbers, together, self.placement, self.attributes, casts)
 
 
 def runs_uncompiled() -> bool:
@@ -145,6 +81,7 @@ class CompiledFunction:
 
     Attributes:
         specializations: the compiles so far, oldest first.
+        fallback: what becomes of refused calls, and how many ran as in eager.
         seeds: whether the function may set a random generator's state
         (`capture.recorder.random_draws.RngTrace.allows_seeding`). asks_modes: whether the function's calls of
         torch ask torch function modes that are on.
@@ -152,6 +89,7 @@ class CompiledFunction:
 
     seeds = True
     asks_modes = True
+    outer_compile: Any = None
 
     def __init__(
         self,
@@ -165,6 +103,7 @@ class CompiledFunction:
         keep_inference_input_mutations: bool,
         functionalize_rng_ops: bool,
         dynamic: bool = False,
+        on_unsupported: config.OnUnsupported | None = None,
     ) -> None:
         self.__wrapped__ = function
         self._made_of: tuple[Any, ...] = (
@@ -178,7 +117,9 @@ class CompiledFunction:
             keep_inference_input_mutations,
             functionalize_rng_ops,
             dynamic,
+            on_unsupported,
         )
+        self.fallback = Fallback(on_unsupported)
         self._fw_compiler = require_compiler("fw_compiler", fw_compiler)
         self._bw_compiler = require_compiler("bw_compiler", bw_compiler)
         self._inference_compiler = require_compiler("inference_compiler", inference_compiler)
@@ -209,20 +150,34 @@ class CompiledFunction:
     def specializations(self) -> tuple[Specialization, ...]:
         for one in self._specializations:
             for graph in (one.forward, *one.backwards):
-                materialize_fake_values(graph)
+                materialize_metadata(graph)
         return tuple(self._specializations)
 
     @dynamo_api.skip
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            flat = self._inline_cache.flat
-            for answer in flat:
-                result = answer(args)
-                if result is not MISS:
-                    if answer is not flat[0]:
-                        self._inline_cache.promote(answer)
-                    return result
-        return self._dispatch(args, kwargs)
+        try:
+            if not kwargs:
+                flat = self._inline_cache.flat
+                for answer in flat:
+                    result = answer(args)
+                    if result is not MISS:
+                        if answer is not flat[0]:
+                            self._inline_cache.promote(answer)
+                        return result
+            return self._dispatch(args, kwargs)
+        except errors.Unsupported as refusal:
+            self._note_refusal(refusal)
+        return self.__wrapped__(*args, **kwargs)
+
+    def _note_refusal(self, refusal: errors.Unsupported) -> None:
+        """Count a refused call that runs as in eager.
+
+        Raises:
+            Unsupported: the refusal, where such calls do not.
+        """
+        if runs_uncompiled() or not self.fallback.is_on:
+            raise refusal
+        self.fallback.note_call(refusal, self.__name__)
 
     def _dispatch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call that no test has passed for which takes its arguments as they are."""
@@ -246,7 +201,7 @@ class CompiledFunction:
         key = self._key(tree, arguments)
         found = self._known_specialization(key, arguments)
         if found is None:
-            specialization = self._compile_or_reuse_specialization(key, arguments, args, kwargs)
+            specialization = self._compile_unless_refused(key, arguments, args, kwargs)
             tensors = specialization.given(arguments)
             if tensors is None:
                 raise self._refused_cast(specialization, arguments)
@@ -297,10 +252,32 @@ class CompiledFunction:
             key = self._key(tree, arguments)
             found = self._known_specialization(key, arguments)
             return (
-                self._compile_or_reuse_specialization(key, arguments, args, kwargs, ahead=True)
+                self._compile_unless_refused(key, arguments, args, kwargs, ahead=True)
                 if found is None
                 else found[0]
             )
+
+    def _compile_unless_refused(
+        self,
+        key: Key,
+        arguments: Arguments,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        ahead: bool = False,
+    ) -> Specialization:
+        """The same as `_compile_or_reuse_specialization`, which traces no call that was refused before and
+        runs as in eager."""
+        # (In a transform, or while another tracer is on, what is refused may be so because of that.)
+        lasting = not (function_transforms.is_transforming() or mode_stacks.is_another_tracer_on())
+        if lasting:
+            self.fallback.check(key)
+        try:
+            with compile_logs.within_compile(self.outer_compile):
+                return self._compile_or_reuse_specialization(key, arguments, args, kwargs, ahead)
+        except errors.Unsupported as refusal:
+            if lasting and not ahead:
+                self.fallback.keep(key, refusal)
+            raise
 
     def _compile_or_reuse_specialization(
         self,
@@ -454,7 +431,7 @@ class CompiledFunction:
         logs.log(
             logs.GUARDS,
             f"{self.__name__}: specialization {len(self._specializations)}",
-            lambda: _describe_guards(specialization, alike),
+            lambda: describe_guards(specialization, alike),
         )
         count = config.settings().warn_after
         if len(alike) + 1 == count:
@@ -617,7 +594,8 @@ class CompiledFunction:
         static = self._static(arguments)
         static |= casts.of(static)
         running = self._recording_module()
-        return lower(flat, arguments, lifetimes, noted, running, inference, symbols, static, options)
+        with front_end_running(getattr(self, "module", self.__wrapped__)):
+            return lower(flat, arguments, lifetimes, noted, running, inference, symbols, static, options)
 
     def _specialization_from_cache(
         self,
@@ -777,14 +755,6 @@ class CompiledFunction:
         return compile_graph(self._inference_compiler, module, "inference")
 
 
-def _describe_guards(specialization: Specialization, alike: Sequence[Specialization]) -> str:
-    """What a specialization rests on, and what keeps those that are alike from answering."""
-    lines = [str(guard.path) for guard in specialization.guards.guards]
-    changed = [f"changed: {path}" for other in alike for path in other.guards.changed()]
-    sizes = () if specialization.sizes is None else specialization.sizes.tests
-    return "\n".join([specialization.why, *changed, *lines, *sizes])
-
-
 def _same(level: RetracePoint) -> RetracePoint:
     return level
 
@@ -801,6 +771,7 @@ def aot_function(
     *,
     functionalize_rng_ops: bool = False,
     dynamic: bool = False,
+    on_unsupported: config.OnUnsupported | None = None,
 ) -> CompiledFunction:
     """Compile `fn` ahead of time: forward and backward become functional ATen graphs, handed to compilers.
 
@@ -836,6 +807,11 @@ def aot_function(
             graph takes the symbols that it has before its other inputs, as ints. What cannot be
             traced with symbols is compiled for each size, which the logger ``aot.guards`` tells. If False,
             dimensions that are marked by ``torch._dynamo.mark_dynamic`` are treated so, and no others.
+        on_unsupported: what becomes of a call that is refused. ``"raise"``: an `Unsupported` is raised.
+            ``"eager"``: `fn` itself answers the call, with one `FallbackWarning` for the first of them;
+            calls of that kind are not traced again, whatever else changes. By default
+            ``config.settings().on_unsupported`` says it, or else ``"raise"``. What a backward refuses is
+            raised in any case.
 
     Raises:
         Unsupported: when called, see `aot.errors`, before anything is changed; here, for what is no compiler.
@@ -862,4 +838,5 @@ def aot_function(
         keep_inference_input_mutations,
         functionalize_rng_ops,
         dynamic,
+        on_unsupported,
     )

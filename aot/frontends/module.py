@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from aot import cache, errors
+from aot import cache, config, errors
 from aot.backends.compilers import Compiler
 from aot.capture.cast_inputs import CastInputs
 from aot.frontends.function import CompiledFunction, Partitioner, Specialization, runs_uncompiled
@@ -63,7 +63,9 @@ class CompiledModule(CompiledFunction):
         self.__name__ = type(module).__name__
         self.__doc__ = module.__doc__
         self.module = module
-        self.call_positional = with_inline_cache(self._inline_cache, self._run)
+        self.call_positional = with_inline_cache(
+            self._inline_cache, self._run, self._note_refusal, self.module
+        )
         self._static_inputs = _marked_static(module)
         self._symbolic = _symbolic_input_sizes(module)
         count = self._num_params_buffers
@@ -92,7 +94,13 @@ class CompiledModule(CompiledFunction):
     @dynamo_api.skip
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the module."""
-        return self._run(*args, **kwargs) if kwargs else self.call_positional(*args)
+        if not kwargs:
+            return self.call_positional(*args)
+        try:
+            return self._run(*args, **kwargs)
+        except errors.Unsupported as refusal:
+            self._note_refusal(refusal)
+        return self.module(*args, **kwargs)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         if runs_uncompiled():
@@ -345,6 +353,7 @@ def aot_module(
     *,
     functionalize_rng_ops: bool = False,
     dynamic: bool = False,
+    on_unsupported: config.OnUnsupported | None = None,
 ) -> AOTModule:
     """Compile a module ahead of time, as `aot_function` does a function.
 
@@ -356,8 +365,8 @@ def aot_module(
     Args:
         mod: takes and returns tensors, numbers, strings, None and containers of them.
         fw_compiler, bw_compiler, partition_fn, decompositions, keep_inference_input_mutations,
-            inference_compiler, functionalize_rng_ops, dynamic: see `aot_function`. The sizes of parameters
-            and buffers are never symbols.
+            inference_compiler, functionalize_rng_ops, dynamic, on_unsupported: see `aot_function`. The
+            sizes of parameters and buffers are never symbols.
 
     Raises:
         UnsupportedArgument: `mod` is a ScriptModule.
@@ -382,8 +391,25 @@ def aot_module(
         keep_inference_input_mutations,
         functionalize_rng_ops,
         dynamic,
+        on_unsupported,
     )
     return AOTModule(mod, compiled)
+
+
+def _check_state_is_real(module: nn.Module) -> None:
+    """Refuse a module whose parameters or buffers have no values, by their names.
+
+    Raises:
+        UnsupportedArgument: some are fake tensors.
+    """
+    state = (*module.named_parameters(), *module.named_buffers())
+    fakes = [name for name, tensor in state if isinstance(tensor, torch_fakes.FakeTensor)]
+    if fakes:
+        raise errors.UnsupportedArgument(
+            f"parameters and buffers of {type(module).__name__} that are fake tensors, made under a "
+            f"FakeTensorMode: {', '.join(fakes)}. They have no values to compute with; make the module "
+            f"outside of that mode, or give the graph inputs in their place"
+        )
 
 
 def aot_module_simplified(
@@ -398,6 +424,7 @@ def aot_module_simplified(
     *,
     functionalize_rng_ops: bool = False,
     dynamic: bool = False,
+    on_unsupported: config.OnUnsupported | None = None,
 ) -> Callable[..., Any]:
     """The same for front ends that make graphs: positional arguments, compiled at once.
 
@@ -412,7 +439,9 @@ def aot_module_simplified(
         ``zero_grad``, ``named_parameters`` and ``named_buffers``, and is compiled to its ``compiled``.
 
     Raises:
-        Unsupported: as `aot_function`, here already where it is compiled here.
+        UnsupportedArgument: a parameter or buffer is a fake tensor.
+        Unsupported: as `aot_function`, here already where it is compiled here. With
+            ``on_unsupported="eager"`` the function is returned all the same, and runs as `mod` does.
 
     Example:
         >>> import torch, aot
@@ -421,6 +450,7 @@ def aot_module_simplified(
         >>> forward(torch.ones(3, 2)).shape
         torch.Size([3, 1])
     """
+    _check_state_is_real(mod)
     compiled = aot_module(
         mod,
         fw_compiler,
@@ -431,9 +461,14 @@ def aot_module_simplified(
         inference_compiler,
         functionalize_rng_ops=functionalize_rng_ops,
         dynamic=dynamic,
+        on_unsupported=on_unsupported,
     ).compiled
     if not any(isinstance(arg, _UNKNOWN) for arg in args):
-        compiled.prepare(tuple(args), {})
+        try:
+            compiled.prepare(tuple(args), {})
+        except errors.Unsupported:
+            if not compiled.fallback.is_on:
+                raise
 
     forward = compiled.call_positional
     attributes = ("zero_grad", "named_parameters", "named_buffers")

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, fx
 
 from aot import config
+from aot.graph.node_origins import NodeOrigins
 from aot.graph.shape_inference import ShapeInference
-from aot.graph.stack_traces import StackTraces
 from aot.graph.value_meta import Number, ResultMeta, meta_of
 from aot.ops.call_targets import call_by_name
 from aot.tensors.symbolic_sizes import as_arguments
@@ -29,6 +29,7 @@ class GraphBuilder(ShapeInference):
         graph: the graph; its placeholders are added by `placeholder`, constants live on `root`.
         default_dtype: the default dtype of the call, under which the graph runs.
         backward: whether what is appended now belongs to the backward.
+        origins: where nodes come from.
     """
 
     def __init__(self, mode: torch_fakes.FakeTensorMode) -> None:
@@ -38,7 +39,7 @@ class GraphBuilder(ShapeInference):
         self.backward = False
         self.default_dtype = torch.get_default_dtype()
         self._constants = 0
-        self._origins = StackTraces() if config.settings().stack_traces else None
+        self.origins = NodeOrigins(config.settings().stack_traces)
 
     def placeholder(self, name: str, meta: int, offset: int = 0) -> fx.Node:
         """A graph input; `offset` is its storage offset in elements."""
@@ -90,12 +91,11 @@ class GraphBuilder(ShapeInference):
 
     def _tag_for_partitioner(self, node: fx.Node) -> None:
         """Tell partitioners what belongs to the backward, in AOTAutograd's words."""
+        again = self.backward and torch.is_grad_enabled()
         if self.backward:
             # Formulas run without grad mode; in it the user's own code runs again (checkpoint).
-            again = torch.is_grad_enabled()
             node.meta["partitioner_tag"] = "must_be_in_backward" if again else "is_backward"
-        if self._origins is not None:
-            self._origins.note(node, self.backward)
+        self.origins.note(node, self.backward, again)
 
     def annotate(self, nodes: Iterable[fx.Node]) -> None:
         """Give nodes the `meta["val"]` that graph compilers read: fake tensors outside autograd."""

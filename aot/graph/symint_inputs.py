@@ -28,6 +28,17 @@ class GraphWithSymbolInputs:
     taken: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SymbolAOTInput:
+    """The descriptor of an input that is a number for which a symbol stands.
+
+    Attributes:
+        name: of the input.
+    """
+
+    name: str
+
+
 def lift_symbols_to_inputs(module: fx.GraphModule, symbols: SymbolicSizes | None) -> GraphWithSymbolInputs:
     """A graph of a trace with `symbols`; one that has none of them is left as it is."""
     if symbols is None:
@@ -54,7 +65,7 @@ def lift_symbols_to_inputs(module: fx.GraphModule, symbols: SymbolicSizes | None
     for i, (symbol, value) in enumerate(symbols.values.items()):
         if i in taken:
             inputs[symbol] = graph.placeholder(symbols.names[symbol])
-            inputs[symbol].meta["val"] = value
+            inputs[symbol].meta |= {"val": value, "desc": SymbolAOTInput(symbols.names[symbol])}
     copies: dict[fx.Node, fx.Node] = {}
     known: dict[Any, Any] = {}
 

@@ -15,7 +15,7 @@ from aot.backends.compilers import Compiled, static_inputs
 from aot.backends.graph_names import get_aot_compilation_context
 from aot.graph.effect_tokens import thread_tokens
 from aot.graph.purity import is_random_node, node_has_external_effect
-from aot.inductor.opaque_calls import call_opaque
+from aot.inductor.opaque_calls import call_opaque, is_opaque
 from aot.inductor.workarounds import (
     SCATTERS,
     does_layout_matter_to_inductor,
@@ -89,8 +89,14 @@ class Inductor:
     settings: Mapping[str, Any]
 
     @classmethod
-    def configured(cls, mode: str | None = None, options: Mapping[str, Any] | None = None) -> Inductor:
+    def configured(
+        cls, mode: str | None = None, options: Mapping[str, Any] | None = None, *, cuda: bool = True
+    ) -> Inductor:
         """Inductor with the mode and options of `torch.compile`, and with eager's random numbers.
+
+        Args:
+            cuda: whether a CUDA device may be used. Without one Inductor captures no CUDA graphs, whatever
+                a mode (``"reduce-overhead"``, ``"max-autotune"``) says.
 
         Raises:
             UnsupportedOption: an option that Inductor does not know, or one of stages that are not run here.
@@ -101,6 +107,8 @@ class Inductor:
             raise errors.UnsupportedOption(
                 f"mode={mode!r}, options={dict(options or {})!r}: {error}"
             ) from error
+        if not cuda:
+            settings["triton.cudagraphs"] = False
         for name, (value, reason) in _FIXED.items():
             if settings.get(name, value) != value:
                 raise errors.UnsupportedOption(
@@ -162,8 +170,9 @@ class Inductor:
             settings |= {"reorder_for_locality": False, "reorder_for_peak_memory": False}
         called, _, _ = get_aot_compilation_context()
         static = [*static_inputs(module), *range(len(example_inputs), len(inputs))]  # and the constants
+        opaque = [node.target for node in graph.graph.nodes if is_opaque(node.target)]
         compiled, strides = inductor_api.compile_graph(
-            graph, inputs, which, settings, donated, static, called
+            graph, inputs, which, settings, donated, static, called, opaque
         )
         # (It tells strides of the call that was traced.)
         wrong = {

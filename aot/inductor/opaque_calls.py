@@ -16,13 +16,18 @@ import torch
 from torch import Tensor
 
 from aot.tensors.symbolic_sizes import has_symbols
-from aot.torch_internals import pytree
+from aot.torch_internals import op_queries, pytree
 
 NAMESPACE = "aot_whole"
 
 _LIBRARY: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _LOCK = threading.Lock()
 _TAGS = (torch.Tag.nondeterministic_seeded, torch.Tag.needs_exact_strides)
+
+
+def is_opaque(target: Any) -> bool:
+    """Whether a node with this target makes such a call."""
+    return isinstance(target, op_queries.OpOverload) and target.namespace == NAMESPACE
 
 
 class _Tensor:

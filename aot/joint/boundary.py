@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 
 from aot.analysis.context import is_current, root_of
 from aot.analysis.effect_summary import (
@@ -27,6 +27,7 @@ from aot.capture.autograd.segments import Key, SegmentedGraph, UserTensor, key_o
 from aot.capture.run import Traced
 from aot.errors import AutogradStateMutation
 from aot.tensors.version_counters import version_of
+from aot.torch_internals import autograd_state
 
 
 def user_tensors(
@@ -46,7 +47,7 @@ def user_tensors(
     def add(tensor: Tensor, native: RebuiltEdge | None, value: int | None, to: list[int]) -> None:
         if not tensor.requires_grad or not is_current(tensor) or tensor.grad_fn is None:
             return
-        edge = get_gradient_edge(tensor)
+        edge = autograd_state.gradient_edge(tensor)
         before = known.get(key_of(edge))
         if before is not None:
             native, value = before.rebuilt or native, before.value if value is None else value
@@ -94,7 +95,7 @@ def gradient_sinks(forward: Traced, effects: EffectSummary) -> dict[Key, Argumen
         if wrapper.edge is not None:
             ends.setdefault(key_of(wrapper.edge), ArgumentEdge(len(entry.fakes) + i, False))
     for i in effects.begin_requires_grad:
-        ends.setdefault(key_of(get_gradient_edge(entry.fakes[i])), ArgumentEdge(i, False))
+        ends.setdefault(key_of(autograd_state.gradient_edge(entry.fakes[i])), ArgumentEdge(i, False))
     return ends
 
 
@@ -133,7 +134,7 @@ def check_remembered_sinks(forward: Traced, targets: Iterable[Target]) -> None:
             and target.tensor in entry.loses_history_on_write
         ):
             fake, edge = entry.fakes[target.tensor], entry.edges[target.tensor]
-            same = edge is not None and fake.requires_grad and get_gradient_edge(fake) == edge
+            same = edge is not None and fake.requires_grad and autograd_state.gradient_edge(fake) == edge
             if same and version_of(fake) != entry.versions[target.tensor]:
                 raise AutogradStateMutation(
                     f"tensor {target.tensor} requires grad by way of a leaf that is a part of a tensor which "
@@ -165,4 +166,4 @@ def _boundary_edges_of(values: Iterable[tuple[int, Any]]) -> Iterator[tuple[int,
             and is_current(value)
             and value.grad_fn is not None
         ):
-            yield number, get_gradient_edge(value)
+            yield number, autograd_state.gradient_edge(value)

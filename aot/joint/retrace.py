@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import Node
 
 from aot.capture.autograd.engine import BackwardRecorder, RetracePoint, numbers_of, record_unsegmented
 from aot.capture.autograd.segments import Key, key_of
@@ -182,13 +182,15 @@ def _record_retraced(
     ends = list(level.sinks)
     places: dict[int, int] = {}  # of the segment's own edges among the ends
     if create_graph:
-        cotangents = [key_of(get_gradient_edge(engine.by_value[j].fake)) for j in incoming if j in tracked]
+        cotangents = [
+            key_of(autograd_state.gradient_edge(engine.by_value[j].fake)) for j in incoming if j in tracked
+        ]
         places = {len(cotangents) + i: e for i, e in enumerate(own_targets)}
         ends = [*cotangents, *(level.own_targets[e] for e in own_targets), *ends]
         # Gradients that are one tensor, or a tangent as it came, are to be told apart.
         with recorder, torch.enable_grad():
             likes = {i: _apart(result) for i, result in enumerate(results) if result.requires_grad}
-        roots = {i: (key_of(get_gradient_edge(like)), like) for i, like in likes.items()}
+        roots = {i: (key_of(autograd_state.gradient_edge(like)), like) for i, like in likes.items()}
     first = set(builder.graph.nodes)
     engine, higher, failing = _retrace_higher_gradients(recorder, roots, ends)
     further = {i: engine.by_value[i] for i in roots if i not in failing}

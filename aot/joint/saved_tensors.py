@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import Node
 
 from aot.capture.autograd.engine import BackwardRecorder, recording_backward, without_autocast
 from aot.capture.autograd.segments import Key, SegmentedGraph, key_of
 from aot.capture.recorder.recorder import Recorder
 from aot.joint.joint import SavedInput
 from aot.tensors.version_counters import as_if_bumped, counter_groups, has_counter
-from aot.torch_internals import activation_checkpoint, autograd_graph, tensor_impl
+from aot.torch_internals import activation_checkpoint, autograd_graph, autograd_state, tensor_impl
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ def _edge_of_view(tensor: Tensor) -> Key | None:
             return None
     except (RuntimeError, IndexError):  # a view whose history autograd cannot tell
         return None
-    return key_of(get_gradient_edge(tensor))
+    return key_of(autograd_state.gradient_edge(tensor))
 
 
 def find_saved_edges(recorder: Recorder, graph: SegmentedGraph) -> list[frozenset[Key]]:
@@ -283,7 +283,9 @@ def find_saved_edges(recorder: Recorder, graph: SegmentedGraph) -> list[frozense
         kept = (
             tensor if tensor.grad_fn is not None else _base_of(tensor) for tensor in (*saved, *read[number])
         )
-        stack = [key_of(get_gradient_edge(t)) for t in kept if t is not None and t.grad_fn is not None]
+        stack = [
+            key_of(autograd_state.gradient_edge(t)) for t in kept if t is not None and t.grad_fn is not None
+        ]
         seen: set[Key] = set()
         while stack:
             edge = stack.pop()

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import Node
 
 from aot.analysis.effect_summary import EffectSummary
 from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, RebuiltEdge, Target
@@ -52,7 +52,7 @@ from aot.joint.saved_tensors import (
 )
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import inner_tensors, is_nested, is_wrapper, layout_of, shared_inner_tensors
-from aot.torch_internals import autograd_graph, fx_graphs, symbolic_shapes, tensor_impl
+from aot.torch_internals import autograd_graph, autograd_state, fx_graphs, symbolic_shapes, tensor_impl
 
 
 def trace_joint(forward: Traced, effects: EffectSummary) -> Joint:
@@ -120,7 +120,7 @@ class _JointTracer:
         self.histories = histories
         self.sinks = ends
         self.user_tensors = user_tensors(forward, effects, histories, ends)
-        self.edges = {i: get_gradient_edge(history) for i, history in histories.items()}
+        self.edges = {i: autograd_state.gradient_edge(history) for i, history in histories.items()}
         self.levels: list[RetracePoint | None] = []
         self.python_callbacks: tuple[Any, ...] | None = ()
         self.live = LiveMemory(forward, effects)

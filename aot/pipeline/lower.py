@@ -20,7 +20,13 @@ from aot.analysis import analyze
 from aot.analysis.effect_summary import EffectSummary
 from aot.analysis.metadata import view_and_mutation_metadata
 from aot.backends import graph_names
-from aot.backends.compilers import example_inputs, mark_static
+from aot.backends.compilers import (
+    defer_metadata,
+    example_inputs,
+    mark_static,
+    materialize_metadata,
+    readable_graph,
+)
 from aot.capture.autograd.engine import RetracePoint
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.patches import patched
@@ -35,15 +41,18 @@ from aot.guards.tracker import GuardTracker
 from aot.joint.joint import Joint
 from aot.joint.trace_backward import trace_joint
 from aot.ops.classify import RESIZES_STORAGE
+from aot.partition.default import default_partition
 from aot.partition.joint_graph import check_side_effects, drop_repeated_effects, is_tangent
+from aot.partition.min_cut import min_cut_rematerialization_partition
 from aot.partition.segment_split import split_by_segment
 from aot.pipeline.artifact import Lowered
+from aot.pipeline.descriptors import describe_joint, describe_partition
 from aot.runtime.dry_run import ObservedState, observe_call_state
 from aot.runtime.plan import make_plan
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import lacks_memory
 from aot.tensors.symbolic_sizes import NO_SIZES, SymbolicSizes
-from aot.torch_internals import tensor_impl
+from aot.torch_internals import compile_logs, tensor_impl
 
 Partitioner = Callable[..., tuple[fx.GraphModule, fx.GraphModule]]
 
@@ -163,6 +172,7 @@ def lower(
     keys += [("wrapper", wrapper.base_group) for wrapper in entry.wrappers]
     storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
     parameters = static.union(_accumulating(arguments))
+    describe_joint(joint, effects)
     fw_module, bw_module = _partition_lowered(joint, effects, options.partition, parameters, options.name)
     leaves = frozenset(i for i, t in enumerate(arguments.tensors_and_subclasses) if _accumulates(t))
     parts = (
@@ -200,6 +210,10 @@ def lower(
         if module is not None:
             mark_static(module, [s.primal is not None and fixed[s.primal] for s in part.saved])
     backwards = tuple(module for module, _ in parts)
+    describe_partition(joint, fw_module, backwards)
+    for module in (fw_module, *backwards):
+        if module is not None:
+            defer_metadata(module, _complete_metadata)
     graph_names.assign_compile_id(fw_module, *backwards)
     levels = _levels_of_lowered(joint, backwards)
     again = tuple(level is not None for level in levels)
@@ -280,7 +294,11 @@ def _partition_lowered(
     """
     if not any(segment.results for segment in joint.segments):
         return joint.graph, None
+    defer_metadata(joint.graph, _complete_metadata)
     logs.log(logs.JOINT, name, lambda: joint.graph.print_readable(print_output=False))
+    compile_logs.log_graph("joint", name, lambda: readable_graph(joint.graph))
+    if getattr(partition, "func", partition) not in _OWN_PARTITIONERS:
+        materialize_metadata(joint.graph)
     inputs = example_inputs(joint.graph)
     options = {}
     if "static_lifetime_input_indices" in inspect.signature(partition).parameters:
@@ -300,6 +318,16 @@ def _partition_lowered(
             "functionalize_rng_ops=True"
         )
     return forward, backward
+
+
+# They read of nodes what is there without that.
+_OWN_PARTITIONERS = (default_partition, min_cut_rematerialization_partition)
+
+
+def _complete_metadata(module: fx.GraphModule) -> None:
+    from aot.graph.node_metadata import complete_node_metadata  # which loads what few compiles need
+
+    complete_node_metadata(module)
 
 
 def _levels_of_lowered(joint: Joint, backwards: Sequence[fx.GraphModule | None]) -> list[RetracePoint | None]:

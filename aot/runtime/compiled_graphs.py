@@ -11,7 +11,7 @@ from torch import Tensor, fx
 
 from aot import errors
 from aot.backends import graph_names
-from aot.backends.compilers import Compiled, Compiler, as_boxed, materialize_fake_values
+from aot.backends.compilers import Compiled, Compiler, as_boxed, materialize_metadata
 from aot.graph.symint_inputs import lift_symbols_to_inputs
 from aot.partition.segment_split import specialize_to_tangents
 from aot.runtime.graph_assertions import compile_graph
@@ -134,11 +134,11 @@ class LazyBackward:
                     module = self._module
                     if given is not None:
                         module = specialize_to_tangents(
-                            materialize_fake_values(module), [a is None for a in arguments]
+                            materialize_metadata(module), [a is None for a in arguments]
                         )
                     elif self._runners:
                         module = copy.deepcopy(
-                            materialize_fake_values(module)
+                            materialize_metadata(module)
                         )  # the other compile may keep, and has marked, this one
                     graph_names.copy_compile_id(module, self._module)
                     graph = lift_symbols_to_inputs(module, self._symbols)

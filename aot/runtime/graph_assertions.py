@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from aot import config
-from aot.backends.compilers import Compiled, Compiler, as_boxed, materialize_fake_values
+from aot.backends.compilers import Compiled, Compiler, as_boxed, materialize_metadata
 from aot.backends.compilers import compile_graph as compile_as_it_is
 from aot.errors import AssumptionViolated
 from aot.partition.tensor_bytes import memory_roots
@@ -30,7 +30,7 @@ def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Com
     """
     compiled = compile_as_it_is(compiler, module, which)
     return (
-        _CheckedGraph(compiled, materialize_fake_values(module), which)
+        _CheckedGraph(compiled, materialize_metadata(module), which)
         if config.settings().debug_assert
         else compiled
     )

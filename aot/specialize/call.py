@@ -269,10 +269,9 @@ def _check_tensor_argument(position: int, tensor: Tensor, transformed: bool) -> 
         raise errors.UnsupportedArgument(
             f"{what} has layout {tensor.layout}: only strided tensors can be compiled; call to_dense()"
         )
-    if tensor.is_inference() and (tensor.requires_grad or has_counter(tensor)):
+    if tensor.is_inference() and has_counter(tensor):
         raise errors.UnsupportedArgument(
-            f"{what} is an inference tensor that requires grad, or was detached from one outside of that "
-            f"mode; clone it"
+            f"{what} was detached, outside of inference mode, from a tensor that was made there; clone it"
         )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot.errors import RECORDING
+from aot.errors import RECORDING, Unsupported
 from aot.specialize.call import Arguments
 from aot.tensors.constants import constant_key
 from aot.tensors.tensor_attributes import AttributeNames
@@ -149,18 +149,31 @@ class InlineCache:
                 self._set(InlineCacheEntry(tree, flat, test), *self.newest_first[: MOST - 1])
 
 
-def with_inline_cache(seen: InlineCache, otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of positional arguments: what answers them if they are known again, else `otherwise`."""
+def with_inline_cache(
+    seen: InlineCache,
+    otherwise: Callable[..., Any],
+    note_refusal: Callable[[Unsupported], None],
+    eager: Callable[..., Any],
+) -> Callable[..., Any]:
+    """A function of positional arguments: what answers them if they are known again, else `otherwise`.
+
+    Args:
+        note_refusal: is given what refuses a call; it raises that, or `eager` answers the call.
+    """
 
     def call(*args: Any) -> Any:
-        flat = seen.flat
-        for answer in flat:
-            result = answer(args)
-            if result is not MISS:
-                if answer is not flat[0]:
-                    seen.promote(answer)
-                return result
-        return otherwise(*args)
+        try:
+            flat = seen.flat
+            for answer in flat:
+                result = answer(args)
+                if result is not MISS:
+                    if answer is not flat[0]:
+                        seen.promote(answer)
+                    return result
+            return otherwise(*args)
+        except Unsupported as refusal:
+            note_refusal(refusal)
+        return eager(*args)
 
     # (As of all that is called from code that Dynamo may compile.)
     dynamo_api.skip(call)

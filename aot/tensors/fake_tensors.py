@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 
 from aot import errors
 from aot.tensors import views
@@ -81,6 +81,9 @@ def make_fakes(
         tensor_impl.set_lazy_bits(fake, real.is_conj(), real.is_neg())
         if isinstance(real, torch.nn.Parameter):
             fake = torch.nn.Parameter(fake, requires_grad=False)
+        if real.is_inference():  # what requires grad is a leaf, and it can be made so there alone
+            with torch.inference_mode():
+                return fake.requires_grad_(real.requires_grad)
         if real.requires_grad:
             autograd_state.make_non_leaf(fake)
         return fake
@@ -104,7 +107,7 @@ def make_fakes(
     # the gradient through a view and the gradient through its base can be told apart.
     for name, fake in roots.items():
         real = real_roots[name]
-        if real.requires_grad:
+        if real.requires_grad and not real.is_inference():
             if real.is_leaf:
                 fake.detach_().requires_grad_(True)
             else:
@@ -236,7 +239,7 @@ def edge_of(fake: Tensor) -> GradientEdge | None:
     it requires grad when its base does)."""
     if not fake.requires_grad or (fake.grad_fn is None and fake._is_view()):
         return None
-    return get_gradient_edge(fake)
+    return autograd_state.gradient_edge(fake)
 
 
 def base_was_detached(view: Tensor) -> bool:

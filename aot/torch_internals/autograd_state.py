@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from aot.torch_internals import plain_fakes
 
@@ -19,6 +19,7 @@ __all__ = [
     "can_accumulate_grad",
     "copy_creation_meta",
     "creation_meta",
+    "gradient_edge",
     "inference_alias",
     "make_non_leaf",
     "outside_inference_mode",
@@ -37,6 +38,25 @@ set_grad_enabled = torch._C._set_grad_enabled  # without the object that torch.s
 def outside_inference_mode() -> contextlib.AbstractContextManager[Any]:
     """Leave inference mode, if it is on, for as long as it lasts."""
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() else _NOTHING
+
+
+def gradient_edge(tensor: Tensor) -> GradientEdge:
+    """Where gradients of a tensor go (`get_gradient_edge`), of a leaf that was made in inference mode, too:
+    torch takes a view to find out, and views of such a leaf have no history."""
+    if not tensor.is_inference():
+        return get_gradient_edge(tensor)
+    with outside_inference_mode(), torch.enable_grad():
+        node: Any = _Reaches.apply(tensor).grad_fn  # type: ignore[no-untyped-call]
+    target, number = node.next_functions[0]
+    return GradientEdge(target, number)
+
+
+class _Reaches(torch.autograd.Function):
+    """Has a history that leads to its argument, which it does not read."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor) -> Tensor:
+        return torch.empty(0, device="meta")
 
 
 def inference_alias(value: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from types import CodeType
 from typing import Any
 
 import torch
@@ -11,7 +12,15 @@ from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx.node import map_arg
 
-__all__ = ["LazyGraphModule", "append_node", "copy_node", "has_lazy_code", "is_graph_only"]
+__all__ = [
+    "LazyGraphModule",
+    "append_node",
+    "copy_node",
+    "forward_code",
+    "has_lazy_code",
+    "is_graph_only",
+    "recompile_eagerly",
+]
 
 
 def append_node(
@@ -60,6 +69,22 @@ def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, copies: Mapping[Any, A
 
 
 _target_name = functools.lru_cache(maxsize=1024)(torch.fx.Graph()._target_to_str)
+
+
+def forward_code(module: GraphModule) -> CodeType:
+    """The code that a call of a module runs, which is made now if it was not."""
+    LazyGraphModule.force_recompile(module)
+    code: CodeType = module.forward.__code__
+    return code
+
+
+def recompile_eagerly(module: GraphModule) -> None:
+    """Make the Python of a graph now, and from now on whenever it is changed, as in a plain `GraphModule`:
+    `torch.jit.script` reads the code of its class."""
+    LazyGraphModule.force_recompile(module)
+    kind = type(module)
+    if kind.__bases__ == (LazyGraphModule,):  # a class of this module's own
+        kind.__bases__ = (GraphModule,)
 
 
 def is_graph_only(module: GraphModule) -> bool:

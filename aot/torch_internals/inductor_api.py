@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -102,6 +102,7 @@ def compile_graph(
     donated: Sequence[int],
     static: Sequence[int],
     names: list[str],
+    opaque: Iterable[Any] = (),
 ) -> tuple[Callable[..., Any], list[tuple[int, ...] | None]]:
     """Inductor's code for a graph without mutations, but for those of its inputs at its end.
 
@@ -110,6 +111,8 @@ def compile_graph(
         donated: the inputs that may be overwritten.
         static: those that lie in one place from call to call.
         names: what it is called in the code.
+        opaque: operations that Inductor is to call, whatever the setting `implicit_fallbacks` says of those
+            that it does not know.
 
     Returns:
         A boxed callable, and the strides of its results, as far as it tells them.
@@ -127,6 +130,7 @@ def compile_graph(
     context.fw_metadata = types.SimpleNamespace(
         bw_donated_idxs=list(donated), static_input_indices=list(static)
     )
+    _call_as_they_are(opaque)
     with config.patch(dict(settings)), tracing(context), autocast_state.without_autocast():
         compiled = compile_fx.compile_fx_inner(
             graph,
@@ -136,3 +140,14 @@ def compile_graph(
             is_inference=which == "inference",
         )
     return compiled, list(context.output_strides)
+
+
+def _call_as_they_are(ops: Iterable[Any]) -> None:
+    """Have Inductor call operations that it does not know, given tensors as their tags say."""
+    from torch._inductor import lowering
+    from torch._library.utils import get_layout_constraint_tag
+
+    make: Any = lowering.make_fallback
+    for op in ops:
+        if op not in lowering.lowerings:
+            make(op, lowering.tag_to_layout_constraint(get_layout_constraint_tag(op)), warn=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +23,7 @@ __all__ = [
     "original_expression",
     "python_source",
     "symbol_nodes",
+    "unbacked_bindings",
     "unbacked_fakes_like",
     "unbacked_symint",
 ]
@@ -124,3 +125,12 @@ def unbacked_fakes_like(inputs: Sequence[Any]) -> list[Any]:
 
     with FakeTensorMode(shape_env=env), env.ignore_fresh_unbacked_symbols():
         return [like(value) for value in inputs]
+
+
+def unbacked_bindings(value: Any, known: Collection[Any]) -> dict[Any, Any]:
+    """The symbols in a value that stand for what data decides, but for those that are known, each with the
+    way to where it is in the value."""
+    from torch.fx.experimental.symbolic_shapes import _free_unbacked_symbols_with_path, free_unbacked_symbols
+
+    pending = set(free_unbacked_symbols(value)) - set(known)
+    return _free_unbacked_symbols_with_path(value, (), pending=pending) if pending else {}

@@ -54,7 +54,7 @@ class FrontEnd:
         """Compile a function or a module."""
         compiled: Function
         if self.options is None:
-            compiled = torch.compile(function, backend="aotfuzz")
+            compiled = torch.compile(function, backend="aotfuzz", options={"on_unsupported": "raise"})
         elif isinstance(function, nn.Module):
             compiled = aot.aot_module(function, aot.nop, **self.options)
         else:

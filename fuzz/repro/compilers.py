@@ -14,7 +14,7 @@ from keyword import iskeyword
 
 from fuzz.errors import TargetError
 from fuzz.targets.adapters import ADAPTED, adapter
-from fuzz.targets.dynamo_backends import PREFIX, dynamo_backends
+from fuzz.targets.dynamo_backends import OUR_BACKENDS, OUR_OPTIONS, PREFIX, dynamo_backends
 from fuzz.targets.plugins import registered_targets
 
 # As `fuzz.targets.builtin_targets` prepares Inductor: by default it times kernels, chooses, and keeps them.
@@ -46,8 +46,11 @@ _COMPILE = {
         # Compiled for other sizes than it is called with.
         "aot.config.patch(traced_size=lambda n: 2 * n)(aot.aot_function(f, aot.nop, dynamic=True))",
     ),
-    "aot-inductor": (f"import aot\n{_INDUCTOR}", 'torch.compile(f, backend="aotfuzz_inductor")'),
-    "aot-compile": ("import aot", 'torch.compile(f, backend="aotfuzz")'),
+    "aot-inductor": (
+        f"import aot\n{_INDUCTOR}",
+        f'torch.compile(f, backend="aotfuzz_inductor", options={dict(OUR_OPTIONS)})',
+    ),
+    "aot-compile": ("import aot", f'torch.compile(f, backend="aotfuzz", options={dict(OUR_OPTIONS)})'),
     "torch-aot-function": (
         "from functorch.compile import aot_function, nop",
         # In a dict, because aot_function returns a list for a tuple, which is another difference.
@@ -160,7 +163,8 @@ def compiler_named(target: str) -> Compiler:
         return Compiler(target, adapted.setup, adapted.compiled, distributions=adapted.distributions)
     backend = target.removeprefix(PREFIX)
     if target.startswith(PREFIX) and backend in dynamo_backends():
-        return Compiler(target, "", f"torch.compile(f, backend={backend!r})")
+        options = f", options={dict(OUR_OPTIONS)}" if backend in OUR_BACKENDS else ""
+        return Compiler(target, "", f"torch.compile(f, backend={backend!r}{options})")
     module, colon, function = registered_targets().get(target, target).partition(":")
     words = f"{module}.{function}".split(".")
     if not colon or not all(word.isidentifier() and not iskeyword(word) for word in words):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fuzz.targets.aot_autograd_refusals import aot_autograd_refusal
-from fuzz.targets.dynamo_backends import prepare_dynamo, reset_dynamo
+from fuzz.targets.dynamo_backends import OUR_OPTIONS, prepare_dynamo, reset_dynamo
 from fuzz.targets.target import Function, Target
 from fuzz.torch_versions import includes
 
@@ -146,11 +146,11 @@ def _compile_with_inductor(function: Function, *, dynamic: bool | None = None, *
     return compiled
 
 
-def _compile_target_with(backend: str) -> Callable[[Function], Function]:
+def _compile_target_with(backend: str, **options: Any) -> Callable[[Function], Function]:
     def compile_function(function: Function) -> Function:
         import torch
 
-        compiled: Function = torch.compile(function, backend=backend)
+        compiled: Function = torch.compile(function, backend=backend, options=options or None)
         return compiled
 
     return compile_function
@@ -292,7 +292,7 @@ def _shipped_targets() -> Mapping[str, Target]:
         Target(
             "aot-compile",
             "the same through torch.compile: Dynamo's graphs, backend aotfuzz",
-            _compile_target_with("aotfuzz"),
+            _compile_target_with("aotfuzz", **OUR_OPTIONS),
             _refusal_aot_compile,
             prepare=prepare_dynamo,
             reset=reset_dynamo,
@@ -305,7 +305,7 @@ def _shipped_targets() -> Mapping[str, Target]:
         Target(
             "aot-inductor",
             "the same with Inductor below: backend aotfuzz_inductor",
-            _compile_target_with("aotfuzz_inductor"),
+            _compile_target_with("aotfuzz_inductor", **OUR_OPTIONS),
             _refusal_aot_compile,
             prepare=_prepare_inductor,
             reset=reset_dynamo,

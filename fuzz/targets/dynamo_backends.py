@@ -15,6 +15,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any
 
 from fuzz.errors import TargetError
@@ -27,6 +28,10 @@ Backend = str | Callable[..., Any]
 PREFIX = "backend:"  # begins the name of a target that is one of Dynamo's backends
 
 DYNAMO, AOT_EAGER = "torch-dynamo", "torch-aot-eager"
+
+# This project's backends run what they refuse as in eager, unless they are told to raise.
+OUR_BACKENDS = ("aotfuzz", "aotfuzz_inductor")
+OUR_OPTIONS: Mapping[str, str] = MappingProxyType({"on_unsupported": "raise"})
 
 # Backends of torch that are functions which call AOTAutograd.
 _AOT = ("inductor", "aot_*")
@@ -107,7 +112,8 @@ def named_backend(name: str) -> Target | None:
     except Exception as error:
         raise TargetError(f"backend {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     aot = isinstance(loaded, AotAutograd) or any(matches(pattern, name) for pattern in _AOT)
-    return backend_target(name, name=f"{PREFIX}{name}", aot=aot)
+    options = OUR_OPTIONS if name in OUR_BACKENDS else None
+    return backend_target(name, name=f"{PREFIX}{name}", aot=aot, options=options)
 
 
 def dynamo_backends() -> list[str]:

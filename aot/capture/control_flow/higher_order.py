@@ -141,6 +141,11 @@ def _invoke_quant(dense: Any, function: Callable[..., Any], *operands: Any, **op
     return function(*operands)
 
 
+def _hints_wrapper(dense: Any, function: Callable[..., Any], args: Any, kwargs: Any, hints: Any) -> Any:
+    """What the function does: hints say how to compile it, and a compiler of graphs may leave them alone."""
+    return function(*args, **kwargs)
+
+
 def _apart(name: str, results: Any, operands: Any) -> Any:
     """The same; refused where a result lies in the memory of an operand, which Dynamo does not allow."""
     given = {tensor_impl.storage_key(one) for one in operands if isinstance(one, Tensor)}
@@ -160,5 +165,6 @@ dispatcher.register_higher_order_kernels(
         "flex_attention": _as_it_runs,
         "invoke_subgraph": _invoke_subgraph,
         "invoke_quant_packed": _invoke_quant,
+        "hints_wrapper": _hints_wrapper,
     }
 )

@@ -252,6 +252,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if kind is OpKind.VIEW:
             if self.apart and torch.is_inference_mode_enabled():
                 self._check_apart(args[0])
+            if not self.builder.backward:
+                self.builder.origins.note_view(func)
             result = self.view(func, args, kwargs)
             if self.parts and torch.is_grad_enabled():
                 self.parts.viewed(args[0], result)
@@ -333,6 +335,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
 
     def _record_decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         before = self._decomposing, self._counts
+        origins, outer = self.builder.origins, self.builder.origins.operator
+        origins.operator = outer or func
         self._decomposing = True
         self._counts &= classify(func).counted and func not in BATCH_NORM
         try:
@@ -340,6 +344,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 return self._decompositions[func](*args, **kwargs)
         finally:
             self._decomposing, self._counts = before
+            origins.operator = outer
 
     def _record_results_as_views(self, result: Any, views: tuple[bool, ...]) -> Any:
         """The results of a pure operation, each as a view of a hidden tensor where it is one."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._higher_order_ops import associative_scan, map, scan, while_loop
+from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.invoke_subgraph import mark_compile_region
 from torch._higher_order_ops.out_dtype import out_dtype
 from torch.nn.attention.flex_attention import flex_attention
@@ -280,3 +281,21 @@ def test_torchs_own(info: Any, requires_grad: bool) -> None:
                 run(compiled, sample)
         else:
             torch.testing.assert_close(run(compiled, sample), run(op, sample))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_hints_say_nothing_of_what_is_computed(fresh_dynamo: None, dynamic: bool) -> None:
+    def hinted(x: Tensor, w: Tensor) -> Tensor:
+        (product,) = hints_wrapper(
+            lambda x, w: ((x * w).sin(),), (x, w), {}, hints={"outer_loop_fusion": True}
+        )
+        result: Tensor = product * 2
+        return result
+
+    compiled = torch.compile(hinted, backend="aotfuzz", dynamic=dynamic)
+    for size in (3, 4):
+        x, w = values(size), values(size).requires_grad_()
+        result = compiled(x, w)
+        assert torch.equal(result, (x * w).sin() * 2)
+        (gradient,) = torch.autograd.grad(result.sum(), w)
+        torch.testing.assert_close(gradient, (x * w).cos() * 2 * x)

@@ -106,7 +106,6 @@ def test_modes_and_options_are_passed_on() -> None:
 @pytest.mark.parametrize(
     "options, reason",
     [
-        ({"mode": "reduce-overhead"}, "triton.cudagraphs=True, of mode='reduce-overhead'"),
         ({"mode": "fastest"}, "fastest"),
         ({"options": {"fallback_random": False}}, "random numbers are eager's"),
         ({"options": {"freezing": True}}, "freezing=True"),
@@ -117,6 +116,35 @@ def test_modes_and_options_are_passed_on() -> None:
 def test_other_options_are_refused(options: dict[str, Any], reason: str) -> None:
     with pytest.raises(errors.UnsupportedOption, match=reason):
         aotfuzz_inductor(torch.fx.symbolic_trace(nn.ReLU()), [torch.ones(2)], **options)
+
+
+def test_cuda_graphs_are_refused_where_there_may_be_a_cuda_device() -> None:
+    with pytest.raises(errors.UnsupportedOption, match=r"triton\.cudagraphs=True, of mode='reduce-overhead'"):
+        Inductor.configured("reduce-overhead")
+
+
+@pytest.mark.parametrize("backend", ["aotfuzz", "aotfuzz_inductor"])
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_modes_on_a_cpu(small_inductor: None, backend: str, mode: str) -> None:
+    f = torch.compile(lambda x: x.sin() * 2, backend=backend, mode=mode)
+    assert torch.equal(f(torch.zeros(3)), torch.zeros(3))
+
+
+def test_what_inductor_is_kept_from_is_no_implicit_fallback(small_inductor: None) -> None:
+    def f(x: Tensor) -> Tensor:
+        return x.expm1() + torch.rand(3) + nn.functional.dropout(x, 0.5)
+
+    results = []
+    for call in (
+        f,
+        torch.compile(f, backend="aotfuzz_inductor", options={"implicit_fallbacks": False}),
+    ):
+        torch.manual_seed(0)
+        x = torch.linspace(0, 1, 3, requires_grad=True)
+        result = call(x)
+        result.sum().backward()
+        results.append([result.detach(), x.grad])
+    torch.testing.assert_close(*results)
 
 
 class Layer(nn.Module):
