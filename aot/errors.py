@@ -136,6 +136,16 @@ class DataDependentValue(Unsupported):
     on one: a trace knows neither."""
 
 
+class DataDependentSize(DataDependentValue):
+    """The same, of an operation that can be recorded where sizes may be symbols: the function is traced once
+    more, so."""
+
+
+class DataSizesDiffer(DataDependentValue):
+    """A graph has computed other numbers from the values of its inputs (how many elements a mask selects)
+    than it was compiled for. The call is made by what is compiled for these."""
+
+
 class ClosureTensor(Unsupported):
     """The function reads a tensor that is not among its arguments. Freezing it would make later calls stale;
     pass it as an argument."""

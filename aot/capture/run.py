@@ -156,7 +156,8 @@ def trace_function(
                 dynamic_code_refused(),
                 _inference_mode(inference, grad),
             ):
-                with recorder.threads.other_threads_watched(lambda: _values(primals, arguments.tensors)):
+                recorder.data.given = lambda: _values(primals, arguments.tensors)
+                with recorder.threads.other_threads_watched(recorder.data.given):
                     settings = read_settings()
                     cast_cache.fill_cast_cache()
                     try:

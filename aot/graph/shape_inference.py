@@ -331,11 +331,11 @@ def typed_refusals() -> Iterator[None]:
         with torch_fakes.without_error_logs():
             yield
     except torch_fakes.DataDependentOutputException as error:
-        raise errors.DataDependentValue(
+        raise errors.DataDependentSize(
             f"the function reads a tensor's value ({error.func}); compute with the tensor instead"
         ) from error
     except torch_fakes.DynamicOutputShapeException as error:
-        raise errors.DataDependentValue(
+        raise errors.DataDependentSize(
             f"the shape of the result of {error.func} depends on its argument's values"
         ) from error
     except torch_fakes.UnsupportedOperatorException as error:

@@ -374,6 +374,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     return self._assume(node_args[0], expected)
             if checks_eigenvector_phases(func):
                 return True
+        if operation.valued and self.data.records(func, node_args):
+            node, recipe = self.data.record(func, node_args, node_kwargs)
+            return self._results(node, recipe)
         if torch.get_default_dtype() is not self.builder.default_dtype:
             node_kwargs = self._record_with_default_dtype(func, node_args, node_kwargs)
         recipe = self.builder.infer(func, node_args, node_kwargs)

@@ -20,6 +20,7 @@ from aot.capture.intercept.hooks import HookRegistrations
 from aot.capture.memory.metadata_log import MetadataLog
 from aot.capture.memory.storage import Storage
 from aot.capture.memory.subclass_views import SubclassViews
+from aot.capture.recorder.data_numbers import DataNumbers
 from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.functional_rng import RngStates
 from aot.capture.recorder.leaf_views import LeafViews
@@ -61,6 +62,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
             were when they were made, as in a checkpoint.
         unpacked: the custom functions of which a recorded backward has asked for all that they have saved.
         known: the values that depend on no argument.
+        data: the sizes and numbers that depend on values.
         acts: the operations of the backward recorded last that somebody outside sees, and at which node of
             the autograd graph.
         draws: the random draws so far.
@@ -106,6 +108,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         self.unpacked: set[Node] = set()
         self.acts: list[tuple[fx.Node, Node | None]] = []
         self.known = ConstantValues(self.builder)
+        self.data = DataNumbers(self.builder, symbols)
         self.draws = RngTrace()
         self.rng_states = RngStates(self.builder) if functionalize_rng else None
         self.hooks = HookRegistrations(lambda: self.builder.backward)
@@ -168,6 +171,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         view shows now if the view is still there, and else to what it showed before.
         """
         self.journal.forget_tensors()
+        self.data.forget_values()
         self.backward_reads.clear()
         self.inside_reads.clear()
         self.unpacked.clear()

@@ -150,6 +150,8 @@ def _thread_aware_reader(original: Callable[..., Any]) -> Callable[..., Any]:
         if original.__name__ in _STORAGES:
             metadata_reads.record_metadata_read(self)
             return original(self, *args, **kwargs)
+        if original.__name__ == "tolist" and self.numel() <= _LISTED:
+            return _items(self)
         cause: RuntimeError | None = None
         try:
             result = original(self, *args, **kwargs)
@@ -167,6 +169,12 @@ def _thread_aware_reader(original: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
+def _items(tensor: Tensor) -> Any:
+    """`tolist`, by asking for one element after the other."""
+    return [_items(row) for row in tensor.unbind()] if tensor.dim() else tensor.item()
+
+
+_LISTED = 64  # elements of a tensor that is made a list: each is an operation of the graph
 _STORAGES = ("untyped_storage", "_typed_storage", "storage")  # which have their own errors
 # What is pickled is the storage that the first returns, and the second returns 0 where there is no memory.
 _READING_LATER = ("__reduce_ex__", "const_data_ptr")

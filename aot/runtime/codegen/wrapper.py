@@ -58,7 +58,7 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     writer.methods = not plan.wrapped
     written = {w.value for w in plan.writes if w.tracked and not w.carried}
     for number, part in enumerate(plan.parts):
-        write_backward(writer, number, part, plan.runs_python, written, plan.numbers.names)
+        write_backward(writer, number, part, plan.runs_python, written, plan.numbers.every)
         writer.line("")
         write_forward(writer, number, part, written, _is_node_asked_by_wrapper(part, written, plan))
         writer.line("")
@@ -195,6 +195,7 @@ class _WrapperSource:
             for name, device in generators.items():
                 self.writer.line(f"{name} = get_rng_state({device})")
         results = [*(f"v{i}" for i in plan.returned), *generators, *(f"s{i}" for i in range(plan.saved))]
+        results += plan.numbers.computed
         numbers = ", numbers" if plan.numbers.names else ""
         self.writer.line(f"results = run_forward([{', '.join([*inputs, *generators])}]{numbers})")
         self.writer.line(f"if len(results) != {len(results)}:")
@@ -202,6 +203,8 @@ class _WrapperSource:
         if results:
             self.writer.line(f"{', '.join(results)}, = results")
             self.writer.line("del results")
+        if plan.numbers.computed:
+            self.writer.line(f"numbers = {_tuple(list(plan.numbers.every))}")
         if generators:
             for name, device in generators.items():
                 self.writer.line(f"set_rng_state({device}, {name})")
@@ -314,7 +317,7 @@ class _WrapperSource:
         # What leads nowhere requires grad all the same.
         arguments = ", ".join(targets) or "nowhere()"
         self.writer.line(f"{', '.join(names)}, = apply{number}({given}, {arguments})")
-        if self.plan.numbers.names:
+        if self.plan.numbers.every:
             self.writer.line(f"b{number}[0].numbers = numbers")
         for value, view in views.items():
             self.writer.line(f"set_creation_meta(v{value}, {self.writer.literal(view.made)})")
@@ -583,7 +586,7 @@ def _is_node_asked_by_wrapper(part: SegmentPlan, written: Collection[int], plan:
         or part.segment.rebuilt_targets
         or part.watched
         or part.needs_history
-        or plan.numbers.names
+        or plan.numbers.every
     )
     resident = any(one.where is not None for one in part.saved)
     keeps = any(entrance.kept and entrance.value in written for entrance in part.segment.cotangent_inputs)
