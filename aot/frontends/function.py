@@ -63,7 +63,6 @@ from aot.torch_internals import (
     function_transforms,
     mode_stacks,
     pytree,
-    symbolic_shapes,
     torch_fakes,
 )
 
@@ -406,37 +405,9 @@ class CompiledFunction:
                 specialization = None
                 if general is not None:
                     specialization = self._specialize_dynamic(general, casts, spec, inference, ahead)
-                return specialization or self._specialize_static(casts, spec, inference, ahead)
+                return specialization or self._specialize(casts, spec, inference, None, ahead)
             except CastsDiffer as difference:
                 casts = casts.differing(difference, arguments)
-
-    def _specialize_static(
-        self, casts: CastInputs, spec: pytree.TreeSpec, inference: bool, ahead: bool
-    ) -> Specialization:
-        """Compile for these sizes alone. Where others depend on values, symbols stand for those."""
-        try:
-            return self._specialize(casts, spec, inference, None, ahead)
-        except errors.DataDependentSize as refusal:
-            arguments = casts.arguments
-            tensors = arguments.tensors
-            symbols = SymbolicSizes(
-                tensors,
-                [root_of(tensor) for tensor in tensors],
-                {},
-                StaticSizes(frozenset(range(len(tensors)))),
-                wrappers=tuple(zip(arguments.wrappers, arguments.metas, strict=True)),
-            )
-            try:
-                return replace(self._specialize(casts, spec, inference, symbols, ahead), sizes=None)
-            except CastsDiffer:
-                raise
-            except errors.DataDependentValue:
-                raise
-            except Exception as error:  # the function's own for these values, or of what takes no symbols
-                own = isinstance(error, (RuntimeError, ValueError, IndexError))
-                if own and not symbolic_shapes.is_symint_unsupported(error):
-                    raise
-                raise refusal from error
 
     def _key(self, tree: Hashable, arguments: Arguments) -> Key:
         around = (
@@ -633,12 +604,14 @@ class CompiledFunction:
         try:
             recorded = self._record_function(flat, casts, lifetimes, noted, inference, symbols)
             blueprint, recorder = recorded.blueprint, recorded.forward.recorder
+            general, symbols = symbols is not None, recorder.symbols
             changes = noted.changes, noted.changes_of_backward
             keeps = slot is not None and not any(one.effects or one.once for one in changes)
             packed = slot.encode(blueprint, recorded.order) if slot is not None and keeps else None
             graph = lift_symbols_to_inputs(blueprint.forward, symbols, forward=True)
             compiled = self._compile_forward(graph.module, blueprint)
-            sizes = None if symbols is None else symbols.shape_guards()  # the compiler may assume more
+            # (The compiler may assume more.)
+            sizes = symbols.shape_guards() if general and symbols is not None else None
             if any(blueprint.backwards):
                 recorder.release_trace()
             else:

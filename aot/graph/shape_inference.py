@@ -72,6 +72,11 @@ class ShapeInference:
         self.metas: dict[fx.Node, int | tuple[Any, ...]] = {}
         self.offsets: dict[fx.Node, int] = {}
 
+    def adopt_mode(self, mode: torch_fakes.FakeTensorMode) -> None:
+        """From now on, operations take fake tensors of another mode, and sizes may be symbols."""
+        self.mode = mode
+        self.symbolic = mode.shape_env is not None
+
     def meta(self, node: fx.Node) -> ValueMeta:
         """The metadata of a single-tensor value."""
         meta = self.metas[node]
@@ -331,11 +336,11 @@ def typed_refusals() -> Iterator[None]:
         with torch_fakes.without_error_logs():
             yield
     except torch_fakes.DataDependentOutputException as error:
-        raise errors.DataDependentSize(
+        raise errors.DataDependentValue(
             f"the function reads a tensor's value ({error.func}); compute with the tensor instead"
         ) from error
     except torch_fakes.DynamicOutputShapeException as error:
-        raise errors.DataDependentSize(
+        raise errors.DataDependentValue(
             f"the shape of the result of {error.func} depends on its argument's values"
         ) from error
     except torch_fakes.UnsupportedOperatorException as error:

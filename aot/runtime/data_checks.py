@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from aot.errors import DataSizesDiffer
+from aot.errors import DataDependentValue, DataSizesDiffer
+from aot.graph.symint_inputs import OTHER_NUMBERS
 from aot.torch_internals import dynamo_api, rng
 
 
@@ -31,9 +32,28 @@ def with_data_check(call: Callable[..., Any], *, draws: bool = False) -> Callabl
         except (RuntimeError, AssertionError) as error:
             for generator, state in zip(generators, states, strict=True):
                 generator.set_state(state)
-            raise DataSizesDiffer(
-                "a size or a number that depends on the values of tensors is another one than those that this "
-                "was compiled for, and what follows from it would be otherwise; compute it outside"
-            ) from error
+            raise DataSizesDiffer("a graph computes other sizes from values than it was compiled for") from error
 
     return dynamo_api.skip(checked)  # type: ignore[no-any-return]
+
+
+def with_backward_data_check(run: Callable[..., Any]) -> Callable[..., Any]:
+    """The same backward graph, with a typed error where an assertion of it does not hold.
+
+    Raises:
+        DataDependentValue: when called, if values lead to other sizes than was assumed.
+    """
+
+    @functools.wraps(run)
+    def checked(*args: Any) -> Any:
+        try:
+            return run(*args)
+        except RuntimeError as error:
+            if OTHER_NUMBERS not in str(error):
+                raise
+            raise DataDependentValue(
+                "a size in the backward depends on the values of tensors, and is another one than what it was "
+                "compiled for; compute it in the forward"
+            ) from error
+
+    return checked

@@ -12,6 +12,7 @@ them. Whoever compares symbols learns what holds in this call, and has it noted 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -188,6 +189,8 @@ class SymbolicSizes:
         values: each as a number.
         computed: those that a graph computes, a backward graph's among them, each as a number.
         unbacked: what compilers get for those.
+        given: tells the values of a graph's inputs, while these are at hand.
+        concrete: what is known of the values of others.
         numbers: what stands for the numbers among the leaves of the arguments, by position.
         metas: how each wrapper subclass is made.
     """
@@ -209,6 +212,8 @@ class SymbolicSizes:
         self.values: dict[Any, Number] = {}
         self.computed: dict[Any, Number] = {}
         self.unbacked: dict[Any, Number] = {}
+        self.given: Callable[[], Mapping[Any, Tensor]] | None = None
+        self.concrete: Any = None
         self._dims = tuple(tensor.dim() for tensor in (*tensors, *(wrapper for wrapper, _ in wrappers)))
         self._checked: tuple[int, Callable[[Sequence[int]], bool]] = 0, lambda _: True
         self._found: dict[Any, str] = {}  # where each is found in a call
@@ -249,6 +254,13 @@ class SymbolicSizes:
             for i, (wrapper, meta) in enumerate(wrappers, len(tensors))
         )
 
+    @classmethod
+    def of_fixed_sizes(
+        cls, tensors: Sequence[Tensor], wrappers: Sequence[tuple[Tensor, SubclassCreationMeta]]
+    ) -> SymbolicSizes:
+        """Symbols for nothing of a call, but for what graphs compute."""
+        return cls(tensors, tensors, {}, StaticSizes(frozenset(range(len(tensors)))), wrappers=wrappers)
+
     def geometry(self, tensor: Tensor) -> Geometry:
         """How one of the tensors, or the base of one, lies."""
         return self._wheres[id(tensor)]
@@ -286,6 +298,14 @@ class SymbolicSizes:
             self.names[symbol] = symbolic_shapes.python_source(symbol)
             self.values[symbol] = value
         return value
+
+    @contextlib.contextmanager
+    def values_at_hand(self) -> Iterator[None]:
+        """When this is over, the caller's tensors are let go of."""
+        try:
+            yield
+        finally:
+            self.given = self.concrete = None
 
     def refuse_computed(self, number: Any) -> None:
         """Refuse that the function goes one way or another as such a number is.

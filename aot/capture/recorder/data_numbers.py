@@ -9,7 +9,7 @@ graph asserts (`aot.graph.symint_inputs`); a call for which that does not hold i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -35,7 +35,22 @@ from aot.torch_internals import (
 
 aten = torch.ops.aten
 
-_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+# Operations of which a size of the result, or the result, depends on values. (`index` is one where an index is
+# a mask, the last two where no argument says the size.)
+_RECORDED = {
+    aten._local_scalar_dense.default,
+    aten._unique.default,
+    aten._unique2.default,
+    aten.bincount.default,
+    aten.index.Tensor,
+    aten.masked_select.default,
+    aten.nonzero.default,
+    aten.unique_consecutive.default,
+    aten.unique_dim.default,
+    aten.unique_dim_consecutive.default,
+    aten.one_hot.default,
+    aten.repeat_interleave.Tensor,
+}
 _COUNTING = {aten.nonzero.default, aten.masked_select.default, aten.index.Tensor}
 
 
@@ -44,33 +59,31 @@ class DataNumbers:
 
     Args:
         builder: the graph so far.
-        symbols: makes symbols; None for a trace that has none.
+        symbols: makes symbols; None for a trace that has none so far.
 
     Attributes:
-        given: tells the values of graph inputs.
+        adopt: has the trace have symbols from now on; None where it cannot.
     """
 
     def __init__(self, builder: GraphBuilder, symbols: SymbolicSizes | None) -> None:
         self._builder = builder
         self._symbols = symbols
-        self.given: Callable[[], Mapping[fx.Node, Tensor]] | None = None
-        self._concrete: ConcreteValues | None = None
+        self.adopt: Callable[[], SymbolicSizes] | None = None
         self._drawn: list[Tensor] | None = None  # where generators are when the values so far are known
         self._ran: set[fx.Node] = set()
         self._counts: dict[fx.Node, Any] = {}  # by mask, how many elements it selects
 
-    def forget_values(self) -> None:
-        """Let go of the caller's tensors, when the trace is over."""
-        self.given = self._concrete = None
-        self._ran.clear()
-
-    def records(self, func: Any, args: tuple[Any, ...]) -> bool:
+    def records(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether an operation gives such sizes or numbers, and they can be recorded.
 
         Raises:
             DataDependentValue: the function asks whether a tensor is true.
         """
-        if not _TAGS.intersection(func.tags):
+        if func not in _RECORDED:
+            return False
+        if func is aten.one_hot.default and (*args[1:], *kwargs.values(), -1)[0] != -1:
+            return False
+        if func is aten.repeat_interleave.Tensor and kwargs.get("output_size") is not None:
             return False
         if func is aten._local_scalar_dense.default:
             dtype = self._builder.meta(args[0]).dtype
@@ -81,11 +94,20 @@ class DataNumbers:
                 )
         elif func is aten.index.Tensor and not self._masks(args[1]):
             return False
-        return self._symbols is not None
+        if self._symbols is None and self.adopt is None:
+            return False
+        if self._builder.backward and not (
+            torch.is_grad_enabled() or self._counted_mask(func, args) in self._counts
+        ):  # (What a checkpoint runs again has the sizes that it had in the forward.)
+            raise errors.DataDependentValue(
+                f"a backward computes something of which the size depends on values that the forward does not "
+                f"count ({func}), or reads a value; compute it in the forward, and save it"
+            )
+        return True
 
     def count_selected(self, indices: Sequence[fx.Node | None]) -> None:
         """Have the forward graph compute how many elements a mask selects, which its backward may need."""
-        if self._symbols is None or self._builder.backward:
+        if self._builder.backward or (self._symbols is None and self.adopt is None):
             return
         for mask in self._masks(indices):
             if mask not in self._counts:
@@ -99,8 +121,7 @@ class DataNumbers:
         Raises:
             DataDependentValue: what it gives in this call cannot be told.
         """
-        symbols = self._symbols
-        assert symbols is not None
+        symbols = self._adopted()
         fakes = fx.node.map_arg((args, kwargs), self._builder.fake)
         with (
             typed_refusals(),
@@ -110,17 +131,16 @@ class DataNumbers:
             symbolic_shapes.no_fresh_symbols(symbols.env),
         ):
             shown = func(*fakes[0], **fakes[1])
-        actual = self._actual(func, args, kwargs)
         many = isinstance(shown, (tuple, list))
         numbers = _Binding(symbols, forward=not self._builder.backward)
         mask = self._counted_mask(func, args)
-        if mask in self._counts:
-            numbers.known = self._counts[mask]
+        numbers.known = self._counts.get(mask) if mask is not None else None
+        actual = None if numbers.known is not None else self._actual(func, args, kwargs)
+        results = shown if many else (shown,)
+        reals = actual if many and actual is not None else (actual,) * len(results)
         metas = [
             self._meta(one, real, (i,) if many else (), numbers)
-            for i, (one, real) in enumerate(
-                zip(shown if many else (shown,), actual if many else (actual,), strict=True)
-            )
+            for i, (one, real) in enumerate(zip(results, reals, strict=True))
         ]
         if mask is not None and numbers.made:
             self._counts[mask] = numbers.made[0].value
@@ -130,6 +150,13 @@ class DataNumbers:
         if not self._builder.backward:
             node.meta["may_raise"] = True  # so that it is there, where only a number of it is read
         return node, recipe
+
+    def _adopted(self) -> SymbolicSizes:
+        if self._symbols is None:
+            assert self.adopt is not None
+            self._symbols = self.adopt()
+            self.adopt = None
+        return self._symbols
 
     def _masks(self, indices: Sequence[fx.Node | None]) -> list[fx.Node]:
         """The masks among indices."""
@@ -151,8 +178,8 @@ class DataNumbers:
     def _meta(self, shown: Any, real: Any, path: tuple[int, ...], numbers: _Binding) -> Any:
         """The metadata of one result, which is `real` in this call."""
         if isinstance(shown, Tensor):
-            for d, (number, n) in enumerate(zip(shown.shape, real.shape, strict=True)):
-                numbers.bind(number, int(n), (*path, d))
+            for d, number in enumerate(shown.shape):
+                numbers.bind(number, None if real is None else int(real.shape[d]), (*path, d))
             size, stride = numbers.replaced((tuple(shown.shape), shown.stride()))
             return intern(ValueMeta(size, stride, shown.dtype, shown.device))
         numbers.bind(shown, real, path)
@@ -160,7 +187,8 @@ class DataNumbers:
 
     def _actual(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What an operation returns in this call."""
-        if self.given is None:
+        assert self._symbols is not None
+        if self._symbols.given is None:
             raise errors.DataDependentValue(
                 f"the shape of the result of {func} depends on its argument's values, which are not there any "
                 f"more; compute it outside"
@@ -174,8 +202,8 @@ class DataNumbers:
                 rng.preserving_generators(),
             ):
                 return func(*fx.node.map_arg(args, self._value), **fx.node.map_arg(kwargs, self._value))
-        except errors.Unsupported:
-            raise
+        except (errors.Unsupported, RuntimeError, ValueError, IndexError):
+            raise  # as eager does
         except Exception as error:
             raise errors.DataDependentValue(
                 f"the result of {func} depends on its argument's values, and computing it raises "
@@ -184,12 +212,15 @@ class DataNumbers:
 
     def _value(self, node: fx.Node) -> Any:
         """What a node gives in this call. Draws are made in the order in which the graph makes them."""
-        if self._concrete is None:
-            assert self.given is not None
-            values = self.given()
+        symbols = self._symbols
+        assert symbols is not None
+        if symbols.concrete is None:
+            assert symbols.given is not None
+            values = symbols.given()
             if any(tensor_impl.has_symbolic_sizes(value) or value.is_meta for value in values.values()):
                 raise errors.DataDependentValue("a size depends on values, and the arguments have none")
-            self._concrete = ConcreteValues(self._builder, lambda _: node, values)
+            symbols.concrete = ConcreteValues(self._builder, lambda _: node, values)
+        concrete: ConcreteValues = symbols.concrete
         generators = rng.default_generators()
         if self._drawn is not None:
             for generator, state in zip(generators, self._drawn, strict=True):
@@ -199,14 +230,14 @@ class DataNumbers:
             if user is node:
                 break
             if user not in self._ran and is_random_node(user):
-                self._concrete.value_of(user)
+                concrete.value_of(user)
             self._ran.add(user)
         if any(node_has_external_effect(user) for user in nodes):
             raise errors.DataDependentValue(
                 "a size depends on values, in a function that acts outside (it prints, or calls an effectful "
                 "operator); compute it apart"
             )
-        value = self._concrete.value_of(node)
+        value = concrete.value_of(node)
         self._drawn = [generator.get_state() for generator in generators]
         return value
 

@@ -73,6 +73,9 @@ _EXPECTED = {aten.ge.Scalar: True, aten.ne.Scalar: True, aten.lt.Scalar: False, 
 # Questions to which the answers follow from devices, dtypes and numbers.
 _CHOOSE_KERNELS = {aten._use_cudnn_ctc_loss.default, aten._use_miopen_ctc_loss.default}
 
+# Operations that write what a mask selects: on how much that is the size of a gradient depends.
+_PUTS = {aten.index_put.default, aten.masked_scatter.default}
+
 # Operations that read memory by strides, whatever their operand shows.
 _BY_STRIDES = {aten.as_strided_copy.default, aten.as_strided_scatter.default}
 
@@ -121,8 +124,10 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if self._native_passthrough is func and any(map(wrapper_subclasses.is_dispatched_natively, types)):
             self._native_passthrough = None
             return NotImplemented
-        if self.symbols is not None and func in ASKS_FOR_NUMBERS:
-            return ASKS_FOR_NUMBERS[func](args[0])
+        if self.symbols is not None:
+            self.view_symbolically()
+            if func in ASKS_FOR_NUMBERS:
+                return ASKS_FOR_NUMBERS[func](args[0])
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return self._dispatch_subclass(func, types, args, kwargs or {})
         if mode_stacks.is_function_mode_on():
@@ -374,7 +379,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     return self._assume(node_args[0], expected)
             if checks_eigenvector_phases(func):
                 return True
-        if operation.valued and self.data.records(func, node_args):
+        if func in _PUTS and torch.is_grad_enabled() and args[2].requires_grad:
+            self.data.count_selected(node_args[1] if isinstance(node_args[1], list) else node_args[1:2])
+        if operation.valued and self.data.records(func, node_args, node_kwargs):
             node, recipe = self.data.record(func, node_args, node_kwargs)
             return self._results(node, recipe)
         if torch.get_default_dtype() is not self.builder.default_dtype:

@@ -91,7 +91,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.symbols = symbols
-        self._viewing: list[SymbolicViewMode] = []
+        self._viewing: list[SymbolicViewMode | None] = []  # for each time that this was entered
         self.lifetimes = lifetimes
         self.inference = inference
         self._inference_tensors = inference
@@ -123,15 +123,35 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         self.branches: list[TraceSession] = []
 
     def __enter__(self) -> Any:
-        if self.symbols is not None:
-            self._viewing.append(SymbolicViewMode(self.symbols))
-            self._viewing[-1].__enter__()  # type: ignore[no-untyped-call]
+        self._viewing.append(None)
+        self.view_symbolically()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
-        if self.symbols is not None:
-            self._viewing.pop().__exit__(*raised)  # type: ignore[no-untyped-call]
+        viewing = self._viewing.pop()
+        if viewing is not None:
+            viewing.__exit__(*raised)  # type: ignore[no-untyped-call]
+
+    def view_symbolically(self) -> None:
+        """From now on, operations below this mode take symbols for sizes, if there are some."""
+        if self.symbols is not None and self._viewing[-1] is None:
+            self._viewing[-1] = viewing = SymbolicViewMode(self.symbols)
+            viewing.__enter__()  # type: ignore[no-untyped-call]
+
+    def with_view_mode(self, modes: list[Any]) -> list[Any]:
+        """The dispatch modes of before, with what has come to be on below this one since."""
+        viewing = self._viewing[-1]
+        if viewing is None or any(mode is viewing for mode in modes):
+            return modes
+        return [one for mode in modes for one in ((viewing, mode) if mode is self else (mode,))]
+
+    def adopt_symbols(self, symbols: SymbolicSizes) -> SymbolicSizes:
+        """Let sizes be symbols from now on."""
+        self.symbols = symbols
+        self.builder.adopt_mode(symbols.mode)
+        self.view_symbolically()
+        return symbols
 
     def release_all(self) -> None:
         """Let go of every tensor, when the trace is over: the recorder itself is part of reference cycles."""
@@ -171,7 +191,6 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         view shows now if the view is still there, and else to what it showed before.
         """
         self.journal.forget_tensors()
-        self.data.forget_values()
         self.backward_reads.clear()
         self.inside_reads.clear()
         self.unpacked.clear()
