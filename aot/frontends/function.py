@@ -276,7 +276,9 @@ class CompiledFunction:
         Raises:
             DataDependentValue: none does, and there are many already.
         """
-        leaves = [value if i is None else arguments.tensors_and_subclasses[i] for i, value in arguments.leaves]
+        leaves = [
+            value if i is None else arguments.tensors_and_subclasses[i] for i, value in arguments.leaves
+        ]
         known = self._cache.get(key, ())
         raised: BaseException | None = None
         for specialization in known:
@@ -296,8 +298,8 @@ class CompiledFunction:
                 raise raised
             raise errors.DataDependentValue(
                 f"{self.__name__} has been compiled {len(known)} times, as what it does depends on sizes or "
-                f"numbers that follow from the values of tensors (item, nonzero), and these are others again; "
-                f"compute them outside, and pass them as arguments"
+                f"numbers that follow from the values of tensors (item, nonzero), and these are others "
+                f"again; compute them outside, and pass them as arguments"
             )
         specialization = self._compile_or_reuse_specialization(key, arguments, args, kwargs, anew=True)
         tensors = specialization.given(arguments)

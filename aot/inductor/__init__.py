@@ -205,8 +205,8 @@ def _check_inductor_floats(module: fx.GraphModule, which: str) -> None:
     numbers = (one for node in module.graph.nodes for one in node.meta.get(DATA_NUMBERS, ()))
     if which == "forward" and any(isinstance(one.value, torch.SymFloat) for one in numbers):
         raise errors.DataDependentValue(
-            "the function reads a tensor's value that is no integer (item), and a backward may need it, which "
-            "Inductor cannot be given; compute with the tensor instead, or use the backend aotfuzz"
+            "the function reads a tensor's value that is no integer (item), and a backward may need it, "
+            "which Inductor cannot be given; compute with the tensor instead, or use the backend aotfuzz"
         )
 
 

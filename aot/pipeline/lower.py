@@ -137,7 +137,6 @@ def lower(
         metadata_reads.recording_metadata_reads() as looked,
         contextlib.ExitStack() as until_end,
     ):
-
         given = [arguments]  # which nothing is to keep that a refused trace leaves behind
         until_end.callback(given.clear)
 

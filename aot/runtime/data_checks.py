@@ -32,7 +32,9 @@ def with_data_check(call: Callable[..., Any], *, draws: bool = False) -> Callabl
         except (RuntimeError, AssertionError) as error:
             for generator, state in zip(generators, states, strict=True):
                 generator.set_state(state)
-            raise DataSizesDiffer("a graph computes other sizes from values than it was compiled for") from error
+            raise DataSizesDiffer(
+                "a graph computes other sizes from values than it was compiled for"
+            ) from error
 
     return dynamo_api.skip(checked)  # type: ignore[no-any-return]
 
@@ -52,8 +54,8 @@ def with_backward_data_check(run: Callable[..., Any]) -> Callable[..., Any]:
             if OTHER_NUMBERS not in str(error):
                 raise
             raise DataDependentValue(
-                "a size in the backward depends on the values of tensors, and is another one than what it was "
-                "compiled for; compute it in the forward"
+                "a size in the backward depends on the values of tensors, and is another one than what it "
+                "was compiled for; compute it in the forward"
             ) from error
 
     return checked

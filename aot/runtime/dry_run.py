@@ -137,7 +137,11 @@ def dry_run(
     versions = [version_of(one) for one in imitations]
     storages = [_storage(one)[0] for one in imitations]
     computed = [] if symbols is None else [v for s, v in symbols.values.items() if s in symbols.computed]
-    stubs = {"run_forward": _StubGraph(forward, with_hints(tuple(computed))), "set_rng_state": lambda device, state: None, "visible": None}
+    stubs = {
+        "run_forward": _StubGraph(forward, with_hints(tuple(computed))),
+        "set_rng_state": lambda device, state: None,
+        "visible": None,
+    }
     call = built.define({**stubs, **dict.fromkeys(built.makers, _FakeSubclasses())})
     try:
         metas = arguments.metas if symbols is None else [meta.showing(with_hints) for meta in symbols.metas]

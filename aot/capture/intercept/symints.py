@@ -86,9 +86,7 @@ def _symint_appearance(
             return number
         return plain["__getattribute__"](self, name)
 
-    conversions = {
-        name: asked(getattr(symbolic, name)) for name in _CONVERTED_BY if name in vars(symbolic)
-    }
+    conversions = {name: asked(getattr(symbolic, name)) for name in _CONVERTED_BY if name in vars(symbolic)}
     shown_by = {"__repr__": repr_, "__str__": str_, "__format__": format_, "__getattribute__": getattribute}
     return shown_by | conversions
 

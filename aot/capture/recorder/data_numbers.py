@@ -35,8 +35,8 @@ from aot.torch_internals import (
 
 aten = torch.ops.aten
 
-# Operations of which a size of the result, or the result, depends on values. (`index` is one where an index is
-# a mask, the last two where no argument says the size.)
+# Operations of which a size of the result, or the result, depends on values. (`index` is one where an index
+# is a mask, the last two where no argument says the size.)
 _RECORDED = {
     aten._local_scalar_dense.default,
     aten._unique.default,
@@ -52,6 +52,10 @@ _RECORDED = {
     aten.repeat_interleave.Tensor,
 }
 _COUNTING = {aten.nonzero.default, aten.masked_select.default, aten.index.Tensor}
+
+
+EMBEDDINGS = {aten.embedding.default, aten._embedding_bag.default}
+"""Operations whose gradient may be sparse."""
 
 
 class DataNumbers:
@@ -71,7 +75,7 @@ class DataNumbers:
         self.adopt: Callable[[], SymbolicSizes] | None = None
         self._drawn: list[Tensor] | None = None  # where generators are when the values so far are known
         self._ran: set[fx.Node] = set()
-        self._counts: dict[fx.Node, Any] = {}  # by mask, how many elements it selects
+        self._counts: dict[Any, Any] = {}  # by the form of a mask, how many elements it selects
 
     def records(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether an operation gives such sizes or numbers, and they can be recorded.
@@ -97,11 +101,11 @@ class DataNumbers:
         if self._symbols is None and self.adopt is None:
             return False
         if self._builder.backward and not (
-            torch.is_grad_enabled() or self._counted_mask(func, args) in self._counts
+            torch.is_grad_enabled() or _form(self._counted_mask(func, args)) in self._counts
         ):  # (What a checkpoint runs again has the sizes that it had in the forward.)
             raise errors.DataDependentValue(
-                f"a backward computes something of which the size depends on values that the forward does not "
-                f"count ({func}), or reads a value; compute it in the forward, and save it"
+                f"a backward computes something of which the size depends on values that the forward does "
+                f"not count ({func}), or reads a value; compute it in the forward, and save it"
             )
         return True
 
@@ -110,12 +114,18 @@ class DataNumbers:
         if self._builder.backward or (self._symbols is None and self.adopt is None):
             return
         for mask in self._masks(indices):
-            if mask not in self._counts:
+            if _form(mask) not in self._counts:
                 self.record(aten.nonzero.default, (mask,), {})
 
-    def record(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[fx.Node, ResultMeta]:
+    def count_embedded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The same of the indices that are no padding: a sparse gradient has an entry for each."""
+        names = [argument.name for argument in func._schema.arguments]
+        given = dict(zip(names, args, strict=False)) | kwargs
+        padding = given.get("padding_idx", -1)
+        if given.get("sparse") and padding >= 0 and not self._builder.backward:
+            self.count_selected([self._builder.emit(aten.ne.Scalar, given["indices"], padding)])
+
+    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[fx.Node, ResultMeta]:
         """Append an operation; its node, and the metadata of its result.
 
         Raises:
@@ -133,8 +143,8 @@ class DataNumbers:
             shown = func(*fakes[0], **fakes[1])
         many = isinstance(shown, (tuple, list))
         numbers = _Binding(symbols, forward=not self._builder.backward)
-        mask = self._counted_mask(func, args)
-        numbers.known = self._counts.get(mask) if mask is not None else None
+        mask = _form(self._counted_mask(func, args))
+        numbers.known = self._counts.get(mask)
         actual = None if numbers.known is not None else self._actual(func, args, kwargs)
         results = shown if many else (shown,)
         reals = actual if many and actual is not None else (actual,) * len(results)
@@ -190,8 +200,8 @@ class DataNumbers:
         assert self._symbols is not None
         if self._symbols.given is None:
             raise errors.DataDependentValue(
-                f"the shape of the result of {func} depends on its argument's values, which are not there any "
-                f"more; compute it outside"
+                f"the shape of the result of {func} depends on its argument's values, which are not there "
+                f"any more; compute it outside"
             )
         try:
             with (
@@ -240,6 +250,17 @@ class DataNumbers:
         value = concrete.value_of(node)
         self._drawn = [generator.get_state() for generator in generators]
         return value
+
+
+def _form(mask: fx.Node | None) -> Any:
+    """Equal for two masks that are computed alike, of the same values."""
+    if mask is None or mask.op != "call_function" or mask.kwargs or not _is_plain_call(mask):
+        return mask
+    return mask.target, mask.args
+
+
+def _is_plain_call(node: fx.Node) -> bool:
+    return all(isinstance(one, (fx.Node, int, float)) for one in node.args) and not is_random_node(node)
 
 
 class _Binding:

@@ -26,6 +26,7 @@ from aot.capture.memory.storage import Storage
 from aot.capture.memory.subclass_views import check_rebind, subclass_size_and_stride
 from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.capture.recorder.autocast_cache import CastCache
+from aot.capture.recorder.data_numbers import EMBEDDINGS
 from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.metadata_mutations import Moving, replayable_metadata_mutation
 from aot.capture.recorder.symbolic_views import ASKS_FOR_NUMBERS
@@ -45,6 +46,7 @@ from aot.ops.classify import (
     tensors_in,
     zeros_like_fake,
 )
+from aot.tensors import sparse_gradients
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import is_wrapper
 from aot.tensors.symbolic_sizes import SymbolicSizes
@@ -75,6 +77,12 @@ _CHOOSE_KERNELS = {aten._use_cudnn_ctc_loss.default, aten._use_miopen_ctc_loss.d
 
 # Operations that write what a mask selects: on how much that is the size of a gradient depends.
 _PUTS = {aten.index_put.default, aten.masked_scatter.default}
+
+# Those that make sparse gradients.
+_SPARSE = {
+    aten._sparse_coo_tensor_with_dims_and_tensors.default: sparse_gradients.made_of_parts,
+    aten._embedding_bag_backward.default: sparse_gradients.embedding_bag_backward,
+}
 
 # Operations that read memory by strides, whatever their operand shows.
 _BY_STRIDES = {aten.as_strided_copy.default, aten.as_strided_scatter.default}
@@ -213,6 +221,11 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             )
         if func is aten.is_pinned.default:
             return self._is_pinned(args[0])
+        if func in _SPARSE and self.builder.backward:
+            with self:
+                result = _SPARSE[func](*args, **kwargs)
+            if result is not None:
+                return result
         if func in _CHOOSE_KERNELS:
             return self.builder.run(func, self._nodes(args), kwargs)
         if func in self._decompositions:
@@ -381,6 +394,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 return True
         if func in _PUTS and torch.is_grad_enabled() and args[2].requires_grad:
             self.data.count_selected(node_args[1] if isinstance(node_args[1], list) else node_args[1:2])
+        if func in EMBEDDINGS and torch.is_grad_enabled() and args[0].requires_grad:
+            self.data.count_embedded(func, node_args, node_kwargs)
         if operation.valued and self.data.records(func, node_args, node_kwargs):
             node, recipe = self.data.record(func, node_args, node_kwargs)
             return self._results(node, recipe)
