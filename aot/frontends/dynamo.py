@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from aot import errors
 from aot.backends.compilers import nop
@@ -19,6 +19,8 @@ from aot.frontends.module import aot_module
 from aot.inductor import Inductor
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
+from aot.tensors.geometry import known_equal
+from aot.tensors.subclasses import is_nested_int
 from aot.torch_internals import dynamo_api
 
 __all__ = ["PARTITIONERS", "aotfuzz", "aotfuzz_inductor"]
@@ -119,15 +121,16 @@ def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[...
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph.graph, {}))
     numbers = _inline_number_inputs(copied)
+    left_out = _drop_nested_int_inputs(copied)
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
     compiled.asks_modes = False  # Dynamo has asked them
     call: Callable[..., Any] = compiled.call_positional
-    if numbers:
+    if numbers or left_out:
 
         def call(*args: Any) -> Any:
-            return compiled.call_positional(*_read(args, numbers))
+            return compiled.call_positional(*_read(args, numbers, left_out))
 
     return with_handler_check(call, handlers_of(graph.graph))
 
@@ -162,9 +165,39 @@ def _inline_number_inputs(graph: fx.Graph) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def _read(args: tuple[Any, ...], numbers: frozenset[int]) -> tuple[Any, ...]:
-    """Arguments, with numbers in place of tensors that are nothing but numbers."""
-    return tuple(arg.item() if i in numbers else arg for i, arg in enumerate(args))
+def _drop_nested_int_inputs(graph: fx.Graph) -> frozenset[int]:
+    """Take away inputs that are names of sizes of nested tensors: what stands for such a tensor in a trace has
+    a name of its own, which its size gives. The positions of these inputs."""
+    inputs = graph.find_nodes(op="placeholder")
+    examples = [node.meta.get("example_value") for node in inputs]
+    dropped = set()
+    for position, (node, name) in enumerate(zip(inputs, examples, strict=True)):
+        if not (isinstance(name, torch.SymInt) and is_nested_int(name)):
+            continue
+        places = (
+            (tensor, d)
+            for tensor, example in zip(inputs, examples, strict=True)
+            if isinstance(example, Tensor)
+            for d, size in enumerate(example.shape)
+            if is_nested_int(size) and known_equal((size,), (name,))
+        )
+        found = next(places, None)
+        if found is None:
+            continue
+        if node.users:
+            last = inputs[-1]
+            with graph.inserting_after(last):
+                node.replace_all_uses_with(graph.call_method("size", found))
+        graph.erase_node(node)
+        dropped.add(position)
+    return frozenset(dropped)
+
+
+def _read(args: tuple[Any, ...], numbers: frozenset[int], left_out: frozenset[int]) -> tuple[Any, ...]:
+    """Arguments, with numbers in place of tensors that are nothing but numbers, and without some."""
+    return tuple(
+        arg.item() if i in numbers else arg for i, arg in enumerate(args) if i not in left_out
+    )
 
 
 # Dynamo asks for a backend by its entry point. Threads that ask at once each load it and register what they
