@@ -36,6 +36,7 @@ from aot.guards.process_settings import (
 )
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import check_base_relations, check_view_histories
+from aot.tensors.jagged_views import as_jagged_view
 from aot.tensors.subclasses import (
     PlainTensorMeta,
     SubclassCreationMeta,
@@ -297,7 +298,7 @@ def _flatten_subclass_outputs(
     for position, value in wrapped.items():
         root = recorder.wrapper_views.root(value, arguments)
         if id(root) not in arguments and id(root) not in made:
-            meta, plain = flatten_subclass(root)
+            meta, plain = as_jagged_view(root, *flatten_subclass(root))
             first = len(flat)
             for part in plain:
                 _check_output_of_run(recorder, position, part)

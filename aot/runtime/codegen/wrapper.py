@@ -46,6 +46,7 @@ from aot.runtime.codegen.writer import (
 )
 from aot.runtime.plan import Plan, SegmentPlan
 from aot.runtime.saved_values import SaveStrategy
+from aot.tensors.jagged_views import JaggedView
 
 
 def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
@@ -531,7 +532,7 @@ class _WrapperSource:
                 self._detached(root.value)
             return f"v{root.value}"
         if isinstance(root, WrapperRoot) and root.history is None:
-            self.mode.set(False)
+            self.mode.set(root.meta.kind is JaggedView)  # which gets the history of its values
             return self._wrapper(root)
         if isinstance(root, (FunctionViewRoot, WrapperRoot)) or root.history is not None:
             return f"v{root.history}"
