@@ -166,8 +166,8 @@ def _inline_number_inputs(graph: fx.Graph) -> frozenset[int]:
 
 
 def _drop_nested_int_inputs(graph: fx.Graph) -> frozenset[int]:
-    """Take away inputs that are names of sizes of nested tensors: what stands for such a tensor in a trace has
-    a name of its own, which its size gives. The positions of these inputs."""
+    """Take away inputs that are names of sizes of nested tensors: what stands for such a tensor in a trace
+    has a name of its own, which its size gives. The positions of these inputs."""
     inputs = graph.find_nodes(op="placeholder")
     examples = [node.meta.get("example_value") for node in inputs]
     dropped = set()
@@ -179,7 +179,7 @@ def _drop_nested_int_inputs(graph: fx.Graph) -> frozenset[int]:
             for tensor, example in zip(inputs, examples, strict=True)
             if isinstance(example, Tensor)
             for d, size in enumerate(example.shape)
-            if is_nested_int(size) and known_equal((size,), (name,))
+            if is_nested_int(size) and known_equal((size,), (name,))  # type: ignore[arg-type]
         )
         found = next(places, None)
         if found is None:
@@ -195,9 +195,7 @@ def _drop_nested_int_inputs(graph: fx.Graph) -> frozenset[int]:
 
 def _read(args: tuple[Any, ...], numbers: frozenset[int], left_out: frozenset[int]) -> tuple[Any, ...]:
     """Arguments, with numbers in place of tensors that are nothing but numbers, and without some."""
-    return tuple(
-        arg.item() if i in numbers else arg for i, arg in enumerate(args) if i not in left_out
-    )
+    return tuple(arg.item() if i in numbers else arg for i, arg in enumerate(args) if i not in left_out)
 
 
 # Dynamo asks for a backend by its entry point. Threads that ask at once each load it and register what they

@@ -192,7 +192,8 @@ def _forget_hints(graph: fx.Graph, symbols: SymbolicSizes) -> None:
         numbers = value.untyped_storage().nbytes(), tuple(value.shape), value.stride(), value.storage_offset()
         if not has_symbols(numbers):
             return value
-        return torch_fakes.fake_tensor(symbols.mode, *map(unbacked, numbers), value.dtype, value.device)
+        nbytes, size, stride, offset = map(unbacked, numbers)
+        return torch_fakes.fake_tensor(symbols.mode, nbytes, size, stride, offset, value.dtype, value.device)
 
     for node in graph.nodes:
         if "val" in node.meta:

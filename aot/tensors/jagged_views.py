@@ -42,7 +42,9 @@ def as_jagged_view(
     if base is None or is_wrapper(base) or not isinstance(values, PlainTensorMeta):
         return meta, plain
     shown = plain[values.position]
-    same = tensor_impl.storage_key(base) == tensor_impl.storage_key(shown) and geometry(base) == geometry(shown)
+    same = tensor_impl.storage_key(base) == tensor_impl.storage_key(shown) and geometry(base) == geometry(
+        shown
+    )
     if not same or autograd_state.creation_meta(tensor) != "DEFAULT":
         return meta, plain
     plain = [base if i == values.position else one for i, one in enumerate(plain)]

@@ -77,13 +77,13 @@ class SparseGradient(Tensor):
                 return one + other
             indices, values = pairs[of]
             return torch.sparse_coo_tensor(
-                indices, values, size, check_invariants=False, is_coalesced=coalesced
+                indices, values, torch.Size(size), check_invariants=False, is_coalesced=coalesced
             )
 
         return summed(total)
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         one = args[0]
@@ -97,8 +97,8 @@ class SparseGradient(Tensor):
         if func is aten.add.Tensor and not kwargs:
             return _add(*args)
         raise UnsupportedOperation(
-            f"{func} of a sparse gradient (nn.Embedding(sparse=True)), which no graph holds; let the gradient "
-            f"be that of a leaf, or use sparse=False"
+            f"{func} of a sparse gradient (nn.Embedding(sparse=True)), which no graph holds; let the "
+            f"gradient be that of a leaf, or use sparse=False"
         )
 
 
@@ -142,7 +142,7 @@ def embedding_bag_backward(
 
 
 def _add(one: Tensor, other: Tensor) -> Tensor:
-    """A sum, as autograd takes it of the gradients of two uses: what is sparse it adds to what comes later."""
+    """A sum, as autograd takes it of the gradients of two uses: it adds what is sparse to what comes later."""
     if isinstance(one, SparseGradient) and isinstance(other, SparseGradient):
         if not (one.coalesced or other.coalesced):
             total = _moved(other.total, len(one.parts)), one.total

@@ -143,7 +143,7 @@ def is_unbacked(expression: Any) -> bool:
 
 def replaced(env: ShapeEnv, number: Any, found: Mapping[Any, Any]) -> Any:
     """A symbolic number with other symbols, or numbers, in place of some symbols."""
-    import sympy
+    from torch.utils._sympy.functions import sympy
 
     expression = number.node.expr.xreplace({symbol: sympy.sympify(value) for symbol, value in found.items()})
     if expression.is_number:
@@ -167,10 +167,8 @@ def replaced_by_unbacked(
         return number
     with env.ignore_fresh_unbacked_symbols():
         for symbol in found - known.keys():
-            make = env.create_unbacked_symint
-            if isinstance(symbols[symbol], torch.SymFloat):
-                make = env.create_unbacked_symfloat
-            known[symbol] = make()
+            is_float = isinstance(symbols[symbol], torch.SymFloat)
+            known[symbol] = env.create_unbacked_symfloat() if is_float else env.create_unbacked_symint()
     expression = expression.xreplace({symbol: known[symbol].node.expr for symbol in found})
     if isinstance(number, torch.SymFloat):
         return env.create_symfloatnode(expression, hint=None)
@@ -189,7 +187,7 @@ def binding_keys(path: Sequence[int]) -> tuple[Any, ...]:
     return (*map(SequenceKey, item), CallMethodKey("size"), SequenceKey(dimension))
 
 
-def original_expression(number: torch.SymInt) -> Any:
+def original_expression(number: Any) -> Any:
     """The expression that a number was made as, whatever has become known of its symbols since."""
     return number.node._expr
 

@@ -13,6 +13,7 @@ from fuzz.operators import (
     autograd_functions,
     creation,
     custom,
+    data_sizes,
     higher_order,
     indexing,
     inplace,
@@ -87,6 +88,7 @@ def _operator_table() -> Mapping[str, Operator]:
         higher_order,
         subclasses,
         python_state,
+        data_sizes,
     ):
         for row in family.ROWS:
             if row.name in table:

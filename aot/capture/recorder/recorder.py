@@ -79,7 +79,7 @@ _CHOOSE_KERNELS = {aten._use_cudnn_ctc_loss.default, aten._use_miopen_ctc_loss.d
 _PUTS = {aten.index_put.default, aten.masked_scatter.default}
 
 # Those that make sparse gradients.
-_SPARSE = {
+_SPARSE: dict[Any, Callable[..., Any]] = {
     aten._sparse_coo_tensor_with_dims_and_tensors.default: sparse_gradients.made_of_parts,
     aten._embedding_bag_backward.default: sparse_gradients.embedding_bag_backward,
 }
