@@ -142,7 +142,7 @@ def embedding_bag_backward(
 
 
 def _add(one: Tensor, other: Tensor) -> Tensor:
-    """A sum, as autograd takes it of the gradients of two uses: what is sparse is added to what comes later."""
+    """A sum, as autograd takes it of two uses: what is sparse is added to what comes later."""
     if isinstance(one, SparseGradient) and isinstance(other, SparseGradient):
         if not (one.coalesced or other.coalesced):
             total = _moved(other.total, len(one.parts)), one.total

@@ -13,6 +13,8 @@ from torch import Tensor
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from aot.torch_internals.pytree import SequenceKey
+
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
@@ -179,7 +181,6 @@ def binding_keys(path: Sequence[int]) -> tuple[Any, ...]:
     """Where a number is found in the result of a node, in the words of ``unbacked_bindings``: the result
     itself, a size of it, or a size of one of several results."""
     from torch.fx.experimental.symbolic_shapes import CallMethodKey
-    from torch.utils._pytree import SequenceKey
 
     if not path:
         return ()
