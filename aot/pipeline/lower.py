@@ -44,7 +44,7 @@ from aot.pipeline.artifact import Lowered
 from aot.runtime.dry_run import ObservedState, observe_call_state
 from aot.runtime.plan import make_plan
 from aot.specialize.call import Arguments
-from aot.tensors.fake_tensors import lacks_memory
+from aot.tensors.fake_tensors import lacks_memory, root_of
 from aot.tensors.symbolic_sizes import NO_SIZES, SymbolicSizes
 from aot.torch_internals import tensor_impl
 
@@ -144,7 +144,9 @@ def lower(
             """Symbols for sizes that depend on values, in a trace that had none so far."""
             (call,) = given
             made = SymbolicSizes.of_fixed_sizes(
-                call.tensors, tuple(zip(call.wrappers, call.metas, strict=True))
+                call.tensors,
+                [root_of(tensor) for tensor in call.tensors],
+                tuple(zip(call.wrappers, call.metas, strict=True)),
             )
             made.given = functools.partial(input_values, primals, call.tensors)
             until_end.enter_context(symints_as_ints(made.refuse_computed))

@@ -256,10 +256,13 @@ class SymbolicSizes:
 
     @classmethod
     def of_fixed_sizes(
-        cls, tensors: Sequence[Tensor], wrappers: Sequence[tuple[Tensor, SubclassCreationMeta]]
+        cls,
+        tensors: Sequence[Tensor],
+        roots: Sequence[Tensor],
+        wrappers: Sequence[tuple[Tensor, SubclassCreationMeta]],
     ) -> SymbolicSizes:
         """Symbols for nothing of a call, but for what graphs compute."""
-        return cls(tensors, tensors, {}, StaticSizes(frozenset(range(len(tensors)))), wrappers=wrappers)
+        return cls(tensors, roots, {}, StaticSizes(frozenset(range(len(tensors)))), wrappers=wrappers)
 
     def geometry(self, tensor: Tensor) -> Geometry:
         """How one of the tensors, or the base of one, lies."""

@@ -145,7 +145,7 @@ def is_unbacked(expression: Any) -> bool:
 
 def replaced(env: ShapeEnv, number: Any, found: Mapping[Any, Any]) -> Any:
     """A symbolic number with other symbols, or numbers, in place of some symbols."""
-    from torch.utils._sympy.functions import sympy
+    import sympy  # type: ignore[import-untyped]
 
     expression = number.node.expr.xreplace({symbol: sympy.sympify(value) for symbol, value in found.items()})
     if expression.is_number:

@@ -260,10 +260,7 @@ PYTHON_FEATURES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("switch_training", "hook_module"), "python: module"),
         **dict.fromkeys(("cholesky_or_double", "inverse_or_double", "rows_or_nearest"), "python: caught"),
         **dict.fromkeys(
-            (
-                *("sum_selected", "write_selected", "scale_selected", "scatter_selected"),
-                *("scale_by_count", "sum_nonzero", "count_unique", "repeat_rows", "jagged"),
-            ),
+            ("sum_selected", "write_selected", "scale_selected", "scale_by_count", "repeat_rows"),
             "python: data",
         ),
         **dict.fromkeys(("python_random", "numpy_random"), "random: Python"),

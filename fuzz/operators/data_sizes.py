@@ -1,4 +1,4 @@
-"""Operators inside of which a size or a number depends on values: masks, `nonzero`, `item`, nested tensors.
+"""Operators inside of which a size or a number depends on values: masks, `repeat_interleave`, `item`.
 
 What each gives has a size that is known beforehand.
 """
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.operators.builders import NOTHING, empty_like, fits_anywhere
-from fuzz.operators.dtypes import INTEGERS
 from fuzz.operators.row import (
     Attributes,
     Expanded,
@@ -42,12 +41,6 @@ def repeat_rows(x):
     return x.repeat_interleave(counts, dim=0).sum(0)
 """.strip()
 
-_JAGGED = """
-def jagged(x):
-    offsets = torch.tensor([0, 1, x.shape[0]], device=x.device)
-    return torch.nested.nested_tensor_from_jagged(x * 2, offsets).sin().values()
-""".strip()
-
 
 def _data_size_row(
     name: str,
@@ -55,8 +48,6 @@ def _data_size_row(
     rule: Rule,
     operands: tuple[Operand, ...],
     defines: str = "",
-    *,
-    differentiable: bool = True,
 ) -> Operator:
     return Operator(
         name=name,
@@ -74,7 +65,7 @@ def _data_size_row(
         overlap=False,
         random=False,
         has_side_effect=False,
-        differentiable=differentiable,
+        differentiable=True,
         saves=NOTHING,
         defines=defines,
     )
@@ -88,24 +79,11 @@ def _scalar(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     return (Result(Meta(metas[0].dtype, (), ())),)
 
 
-def _count(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    if not prod(metas[0].size):
-        raise Mismatch("nothing has no greatest count")
-    return (Result(Meta("int64", (), ())),)
-
-
 def _row(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     size = metas[0].size
     if not size or not prod(size):
         raise Mismatch(f"a tensor of size {size} has no rows with elements")
     return (Result(Meta(metas[0].dtype, size[1:], None)),)
-
-
-def _rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    size = metas[0].size
-    if len(size) < 2 or not prod(size):
-        raise Mismatch(f"a tensor of size {size} has no rows with elements")
-    return (Result(Meta(metas[0].dtype, size, None)),)
 
 
 _EXACT = Operand(frozenset({"float32", "float64"}), fits_anywhere)
@@ -115,16 +93,6 @@ ROWS = (
     _data_size_row("sum_selected", "{0}[{0} > 0].sum()", _scalar, (_EXACT,)),
     _data_size_row("write_selected", "write_selected({0}, {1})", _alike, (_EXACT, _LIKE), _WRITE_SELECTED),
     _data_size_row("scale_selected", "scale_selected({0})", _alike, (_EXACT,), _SCALE_SELECTED),
-    _data_size_row("scatter_selected", "{0}.masked_scatter({0} > 0, {0} * 3)", _alike, (_EXACT,)),
     _data_size_row("scale_by_count", "{0} * ({0} > 0).sum().item()", _alike, (_EXACT,)),
-    _data_size_row("sum_nonzero", "{0}.nonzero().sum()", _count, (_EXACT,), differentiable=False),
-    _data_size_row(
-        "count_unique",
-        "torch.unique({0}, return_counts=True)[1].max()",
-        _count,
-        (Operand(INTEGERS, fits_anywhere),),
-        differentiable=False,
-    ),
     _data_size_row("repeat_rows", "repeat_rows({0})", _row, (_EXACT,), _REPEAT_ROWS),
-    _data_size_row("jagged", "jagged({0})", _rows, (_EXACT,), _JAGGED),
 )
