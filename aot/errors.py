@@ -41,6 +41,11 @@ class BackendError(AotError):
     compiled graph returned another number of results than its graph has outputs."""
 
 
+class DataSizesDiffer(AotError):
+    """A graph has computed other numbers from the values of its inputs (how many elements a mask selects)
+    than it was compiled for. It is seen by nobody: the call is made by what is compiled for these."""
+
+
 class AssumptionViolated(AotError):
     """With the setting `debug_assert`: a call, or a compiled graph, is given or makes something else than
     what was found when it was compiled. It is a fault of a graph compiler, of a partitioner or of this
@@ -137,8 +142,8 @@ class UnsupportedOperation(Unsupported):
 
 
 class DataDependentValue(Unsupported):
-    """The function asks for the *value* of a tensor (`item`, `bool`, `tolist`), or an output's shape depends
-    on one: a trace knows neither."""
+    """The function does one thing or another as the *value* of a tensor is (`bool`, a loop over `item`), or
+    an output's shape depends on one where that cannot be recorded."""
 
 
 class ClosureTensor(Unsupported):

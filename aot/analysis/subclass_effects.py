@@ -33,6 +33,7 @@ from aot.capture.run import Traced
 from aot.capture.subclass_inputs import FakeSubclassInput
 from aot.tensors.fake_tensors import edge_of
 from aot.tensors.geometry import geometry
+from aot.tensors.jagged_views import JaggedView
 from aot.tensors.subclasses import all_inner_tensors, flatten_subclass, has_nested_ints, inner_wrappers
 from aot.torch_internals import autograd_graph, autograd_state, tensor_impl
 
@@ -315,6 +316,9 @@ class SubclassEffects:
             return self._parts[id(fake)]
         if fake.requires_grad and fake.is_leaf:
             raise _leaf(fake)
+        meta = next(meta for made, meta in self.forward.made if made is fake)
+        if meta.kind is JaggedView:
+            return WrapperRoot(meta, None)
         if fake._is_view():
             raise _by_function(fake)
         # (Of those that `set_` has put nothing onto, nobody sees which storage it is.)
@@ -325,7 +329,6 @@ class SubclassEffects:
             for path, one in wrappers
             if tensor_impl.storage_key(one) in shared
         )
-        meta = next(meta for made, meta in self.forward.made if made is fake)
         return WrapperRoot(meta, self._history(fake) if fake.requires_grad else None, rebound)
 
 

@@ -40,6 +40,7 @@ from aot.cache.codec import (
 )
 from aot.cache.operator_table import Names
 from aot.graph import node_origins
+from aot.graph.symint_inputs import DATA_NUMBERS
 from aot.ops.call_targets import call_by_name, call_with_grad
 from aot.ops.classify import call_on_clones
 from aot.tensors.geometry import Geometry
@@ -161,6 +162,8 @@ def encode_graph(module: fx.GraphModule, operators: Names) -> Data:
             target = node.target
         else:
             raise Uncacheable("a graph that calls modules")
+        if DATA_NUMBERS in node.meta:
+            raise Uncacheable("sizes that depend on values")
         args = [context.constant(one) for one in node.args]
         kwargs = [[name, context.constant(one)] for name, one in node.kwargs.items()]
         value = values.number(_encode_node_value(context, node.meta["val"])) if "val" in node.meta else None

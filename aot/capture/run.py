@@ -7,6 +7,7 @@ behind: the recorder with its graph, the fakes of the arguments as they are now,
 from __future__ import annotations
 
 import contextlib
+import functools
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ from aot.guards.process_settings import (
 )
 from aot.specialize.call import Arguments
 from aot.tensors.fake_tensors import check_base_relations, check_view_histories
+from aot.tensors.jagged_views import as_jagged_view
 from aot.tensors.subclasses import (
     PlainTensorMeta,
     SubclassCreationMeta,
@@ -109,11 +111,13 @@ def trace_function(
     seeds: bool = True,
     candidates: Sequence[Candidate] = (),
     title: Callable[[int], str] = "tensor {} (counting tensors)".format,
+    adopt_symbols: Callable[[Sequence[Primal]], SymbolicSizes] | None = None,
 ) -> Traced:
     """Run `function` on fakes of the arguments' leaves, in inference mode if `inference`; its random draws
     take and return the generators' states if `functionalize_rng`. `symbols` tells which numbers of the
     arguments are symbols, if some are; `seeds` whether the function may set a generator's state;
-    `candidates` which arguments are casts, and `title` what messages call them.
+    `candidates` which arguments are casts, and `title` what messages call them; `adopt_symbols` makes symbols
+    when sizes turn out to depend on values.
 
     Raises:
         Unsupported: one of the refusals of `aot.errors`.
@@ -142,6 +146,11 @@ def trace_function(
         cast_cache.note_differentiated_casts(differentiated)
         check_outer_graph(arguments.tensors_and_subclasses, differentiated)
 
+    values = functools.partial(input_values, primals, arguments.tensors)
+    if symbols is not None:
+        symbols.given = values
+    elif adopt_symbols is not None:
+        recorder.data.adopt = lambda: recorder.adopt_symbols(adopt_symbols(primals))
     try:
         with errors.recording_refusals(), recorder.draws.draws_traced():
             with (
@@ -156,19 +165,22 @@ def trace_function(
                 dynamic_code_refused(),
                 _inference_mode(inference, grad),
             ):
-                with recorder.threads.other_threads_watched(lambda: _values(primals, arguments.tensors)):
+                with recorder.threads.other_threads_watched(values):
                     settings = read_settings()
                     cast_cache.fill_cast_cache()
                     try:
                         result = function(leaves)
                     except BaseException as error:
-                        mode_stacks.set_dispatch_modes(settings[DISPATCH_MODES])
+                        mode_stacks.set_dispatch_modes(recorder.with_view_mode(settings[DISPATCH_MODES]))
                         _leave_modes(error)
                         cast_cache.check_cached_casts()
                         raise
                     finally:
                         recorder.casts = None  # which knows the arguments, and the trace may live on
-                    _check_settings_after_run(settings)
+                    modes = recorder.with_view_mode(settings[DISPATCH_MODES])
+                    _check_settings_after_run(
+                        (*settings[:DISPATCH_MODES], modes, *settings[DISPATCH_MODES + 1 :])
+                    )
                     casts = cast_cache.end()
                 nodes = autograd_graph.next_sequence_number()
                 grad_after = torch.is_grad_enabled()
@@ -286,7 +298,7 @@ def _flatten_subclass_outputs(
     for position, value in wrapped.items():
         root = recorder.wrapper_views.root(value, arguments)
         if id(root) not in arguments and id(root) not in made:
-            meta, plain = flatten_subclass(root)
+            meta, plain = as_jagged_view(root, *flatten_subclass(root))
             first = len(flat)
             for part in plain:
                 _check_output_of_run(recorder, position, part)
@@ -382,7 +394,7 @@ def _other_subclass_parts(
             )
 
 
-def _values(primals: Sequence[Primal], tensors: Sequence[Tensor]) -> dict[fx.Node, Tensor]:
+def input_values(primals: Sequence[Primal], tensors: Sequence[Tensor]) -> dict[fx.Node, Tensor]:
     """What is in memory where the graph inputs lie."""
     return {
         p.node: physical(tensors[p.tensor]) if p.span is None else as_strided_view(tensors[p.tensor], p.span)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 from aot import config, errors
 from aot.backends.compilers import nop
@@ -21,6 +21,8 @@ from aot.frontends.regions import note_region, region_name
 from aot.inductor import Inductor
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
+from aot.tensors.geometry import known_equal
+from aot.tensors.subclasses import is_nested_int
 from aot.torch_internals import compile_logs, dynamo_api, higher_order_ops
 
 __all__ = ["PARTITIONERS", "aotfuzz", "aotfuzz_inductor"]
@@ -148,6 +150,7 @@ def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[...
     state = (node for node in graph.graph.find_nodes(op="placeholder") if dynamo_api.is_module_state(node))
     mark_module_state(graph, frozenset(state))
     numbers = _inline_number_inputs(copied)
+    left_out = _drop_nested_int_inputs(copied)
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
     compiled.seeds = False  # Dynamo leaves that to Python
@@ -157,11 +160,11 @@ def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[...
     compiled.__name__ = region_name(graph.graph) or compiled.__name__
     note_region(compiled)
     call = compiled.released_call()
-    if numbers:
+    if numbers or left_out:
         unread = call
 
         def call(*args: Any) -> Any:
-            return unread(*_read(args, numbers))
+            return unread(*_read(args, numbers, left_out))
 
     return with_handler_check(call, handlers_of(graph.graph))
 
@@ -208,9 +211,37 @@ def _inline_number_inputs(graph: fx.Graph) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def _read(args: tuple[Any, ...], numbers: frozenset[int]) -> tuple[Any, ...]:
-    """Arguments, with numbers in place of tensors that are nothing but numbers."""
-    return tuple(arg.item() if i in numbers else arg for i, arg in enumerate(args))
+def _drop_nested_int_inputs(graph: fx.Graph) -> frozenset[int]:
+    """Take away inputs that are names of sizes of nested tensors: what stands for such a tensor in a trace
+    has a name of its own, which its size gives. The positions of these inputs."""
+    inputs = graph.find_nodes(op="placeholder")
+    examples = [node.meta.get("example_value") for node in inputs]
+    dropped = set()
+    for position, (node, name) in enumerate(zip(inputs, examples, strict=True)):
+        if not (isinstance(name, torch.SymInt) and is_nested_int(name)):
+            continue
+        places = (
+            (tensor, d)
+            for tensor, example in zip(inputs, examples, strict=True)
+            if isinstance(example, Tensor)
+            for d, size in enumerate(example.shape)
+            if is_nested_int(size) and known_equal((size,), (name,))  # type: ignore[arg-type]
+        )
+        found = next(places, None)
+        if found is None:
+            continue
+        if node.users:
+            last = inputs[-1]
+            with graph.inserting_after(last):
+                node.replace_all_uses_with(graph.call_method("size", found))
+        graph.erase_node(node)
+        dropped.add(position)
+    return frozenset(dropped)
+
+
+def _read(args: tuple[Any, ...], numbers: frozenset[int], left_out: frozenset[int]) -> tuple[Any, ...]:
+    """Arguments, with numbers in place of tensors that are nothing but numbers, and without some."""
+    return tuple(arg.item() if i in numbers else arg for i, arg in enumerate(args) if i not in left_out)
 
 
 # Dynamo asks for a backend by its entry point. Threads that ask at once each load it and register what they

@@ -28,7 +28,8 @@ from aot.capture.recorder.threads import trace_lock
 from aot.frontends.fallback import Fallback
 from aot.frontends.specialization import Specialization, describe_guards
 from aot.graph.node_origins import front_end_running
-from aot.graph.symint_inputs import lift_symbols_to_inputs
+from aot.graph.purity import is_random_node
+from aot.graph.symint_inputs import OTHER_NUMBERS, has_data_numbers, lift_symbols_to_inputs
 from aot.guards import function_modes
 from aot.guards.guard import Guards
 from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
@@ -39,6 +40,7 @@ from aot.pipeline.gc_pause import no_full_collections
 from aot.pipeline.lower import CompileOptions, Lowering, Partitioner, lower
 from aot.runtime.build import CompiledWrapper, build
 from aot.runtime.call_assertions import with_call_assertions
+from aot.runtime.data_checks import with_data_check
 from aot.runtime.dry_run import dry_run
 from aot.runtime.graph_assertions import compile_graph
 from aot.specialize.call import (
@@ -68,6 +70,8 @@ from aot.torch_internals import (
 )
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
+
+_MOST_BY_VALUES = 16  # compiles of one kind of call, for other sizes that depend on values
 
 
 def runs_uncompiled() -> bool:
@@ -207,13 +211,58 @@ class CompiledFunction:
                 raise self._refused_cast(specialization, arguments)
         else:
             specialization, tensors = found
-        if found is not None and not (
-            function_transforms.are_tensors_transformed() or function_modes.modes_aside()
-        ):
+        noted = found is not None and not specialization.computes_sizes
+        if noted and not (function_transforms.are_tensors_transformed() or function_modes.modes_aside()):
             self._note_module_tensors(tree, flat, arguments, specialization)
         if specialization.backwards:  # whose nodes ask nothing of transforms
             self._check_transforms()
+        if specialization.computes_sizes:
+            return self._answer_by_values(key, arguments, args, kwargs)
         return specialization.answer(tensors, leaves)
+
+    def _answer_by_values(
+        self, key: Key, arguments: Arguments, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Answer a call of which it is known when a graph has run which compile answers it.
+
+        Raises:
+            DataDependentValue: none does, and there are many already.
+        """
+        leaves = [
+            value if i is None else arguments.tensors_and_subclasses[i] for i, value in arguments.leaves
+        ]
+        known = self._cache.get(key, ())
+        raised: BaseException | None = None
+        for specialization in known:
+            tensors = specialization.given(arguments) if specialization.holds() else None
+            if tensors is None:
+                continue
+            try:
+                result = specialization.answer(tensors, leaves)
+            except errors.DataSizesDiffer as difference:
+                raised = difference.__cause__
+                continue
+            if specialization is not known[0]:
+                self._cache[key] = (specialization, *(one for one in known if one is not specialization))
+            return result
+        if len(known) >= _MOST_BY_VALUES:
+            if raised is not None and OTHER_NUMBERS not in str(raised):
+                raise raised
+            raise errors.DataDependentValue(
+                f"{self.__name__} has been compiled {len(known)} times, as what it does depends on sizes or "
+                f"numbers that follow from the values of tensors (item, nonzero), and these are others "
+                f"again; compute them outside, and pass them as arguments"
+            )
+        specialization = self._compile_or_reuse_specialization(key, arguments, args, kwargs, anew=True)
+        tensors = specialization.given(arguments)
+        if tensors is None:
+            raise self._refused_cast(specialization, arguments)
+        try:
+            return specialization.answer(tensors, leaves)
+        except errors.DataSizesDiffer as difference:
+            if difference.__cause__ is None or OTHER_NUMBERS in str(difference.__cause__):
+                raise
+            raise difference.__cause__ from None  # the function's own
 
     def _check_transforms(self) -> None:
         """Refuse to be called inside of a transform that is not traced.
@@ -286,17 +335,18 @@ class CompiledFunction:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         ahead: bool = False,
+        anew: bool = False,
     ) -> Specialization:
+        """What answers a call; `anew` where values are others than for all that do otherwise."""
         with trace_lock(), no_full_collections(), mode_stacks.user_dispatch_modes_off():
             found = self._known_specialization(key, arguments)  # by now, by another thread
-            specialization = None if found is None else found[0]
+            specialization = None if found is None or anew else found[0]
             dynamic = self._dynamic or any(
                 map(dynamo_api.has_dynamic_marks, arguments.tensors_and_subclasses)
             )
             if specialization is None and (dynamic or self._general):
-                specialization = self._specialization_answering(
-                    general := self._without_sizes(key, arguments), arguments
-                )
+                general = self._without_sizes(key, arguments)
+                specialization = None if anew else self._specialization_answering(general, arguments)
                 if specialization is not None:
                     self._cache[key] = (specialization, *self._cache.get(key, ()))
             if specialization is None:
@@ -530,12 +580,14 @@ class CompiledFunction:
         try:
             recorded = self._record_function(flat, casts, lifetimes, noted, inference, symbols)
             blueprint, recorder = recorded.blueprint, recorded.forward.recorder
+            general, symbols = symbols is not None, recorder.symbols
             changes = noted.changes, noted.changes_of_backward
             keeps = slot is not None and not any(one.effects or one.once for one in changes)
             packed = slot.encode(blueprint, recorded.order) if slot is not None and keeps else None
-            graph = lift_symbols_to_inputs(blueprint.forward, symbols)
+            graph = lift_symbols_to_inputs(blueprint.forward, symbols, forward=True)
             compiled = self._compile_forward(graph.module, blueprint)
-            sizes = None if symbols is None else symbols.shape_guards()  # the compiler may assume more
+            # (The compiler may assume more.)
+            sizes = symbols.shape_guards() if general and symbols is not None else None
             if any(blueprint.backwards):
                 recorder.release_trace()
             else:
@@ -566,6 +618,9 @@ class CompiledFunction:
             symbols.let_go()
         if recorded.order is not None:
             built = replace(built, call=recorded.order.kept(built.call))
+        if has_data_numbers(graph.module.graph):
+            draws = any(is_random_node(node) for node in graph.module.graph.nodes)
+            built = replace(built, call=with_data_check(built.call, draws=draws))
         built = replace(built, call=with_handler_check(built.call, recorder.handlers.found.values()))
         return self._make_specialization(
             blueprint, built, graph.module, noted.guards, symbols, sizes, casts, noted.changes
@@ -696,6 +751,7 @@ class CompiledFunction:
             PlacementSensitivity.FULL if config.settings().debug_assert else blueprint.plan.placement,
             changes=changes,
             attributes=self._attributes,
+            computes_sizes=has_data_numbers(forward.graph),
             casts=given,
             region=autocast_state.cast_cache_key() if use.asks else None,
         )

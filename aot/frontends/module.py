@@ -33,7 +33,8 @@ from aot.specialize.module_state import (
     state_slots,
     store_results,
 )
-from aot.tensors.symbolic_sizes import StaticSizes, SymbolicSizes
+from aot.tensors.subclasses import is_nested_int
+from aot.tensors.symbolic_sizes import StaticSizes, SymbolicSizes, has_symbols
 from aot.torch_internals import dynamo_api, pytree, torch_fakes
 
 # Examples that a front end gives before the arguments are there.
@@ -303,7 +304,7 @@ def _symbolic_input_sizes(module: nn.Module) -> tuple[tuple[bool, ...] | None, .
     return tuple(
         None
         if isinstance(leaf, torch.SymInt)
-        else tuple(isinstance(n, torch.SymInt) for n in leaf.shape)
+        else tuple(has_symbols(n) and not is_nested_int(n) for n in leaf.shape)
         if isinstance(leaf, Tensor)
         else ()
         for _, example in _inputs(module)

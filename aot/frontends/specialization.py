@@ -39,6 +39,8 @@ class Specialization:
         why: what kept earlier ones from answering the call that it was made for.
         changes: what each call changes of the Python program around the function.
         attributes: the Python attributes of tensors that the function may have read.
+        computes_sizes: whether its graph computes sizes or numbers from values, and raises `DataSizesDiffer`
+            where these are not as assumed.
         casts: gets the casts that `call` takes besides the tensors of the call.
         region: what is known of autocast's cache (`autocast_state.cast_cache_key`), if it depends on that.
     """
@@ -57,6 +59,7 @@ class Specialization:
     why: str = ""
     changes: SideEffects = NO_SIDE_EFFECTS
     attributes: AttributeNames = field(default_factory=AttributeNames)
+    computes_sizes: bool = False
     casts: CallCasts | None = None
     region: tuple[bool, bool] | None = None
 

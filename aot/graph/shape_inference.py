@@ -72,6 +72,11 @@ class ShapeInference:
         self.metas: dict[fx.Node, int | tuple[Any, ...]] = {}
         self.offsets: dict[fx.Node, int] = {}
 
+    def adopt_mode(self, mode: torch_fakes.FakeTensorMode) -> None:
+        """From now on, operations take fake tensors of another mode, and sizes may be symbols."""
+        self.mode = mode
+        self.symbolic = mode.shape_env is not None
+
     def meta(self, node: fx.Node) -> ValueMeta:
         """The metadata of a single-tensor value."""
         meta = self.metas[node]

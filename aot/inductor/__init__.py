@@ -15,6 +15,7 @@ from aot.backends.compilers import Compiled, static_inputs
 from aot.backends.graph_names import get_aot_compilation_context
 from aot.graph.effect_tokens import thread_tokens
 from aot.graph.purity import is_random_node, node_has_external_effect
+from aot.graph.symint_inputs import DATA_NUMBERS
 from aot.inductor.opaque_calls import call_opaque, is_opaque
 from aot.inductor.workarounds import (
     SCATTERS,
@@ -25,7 +26,7 @@ from aot.inductor.workarounds import (
 )
 from aot.ops.call_targets import call_with_grad, is_custom
 from aot.ops.classify import BATCH_NORM, call_on_clones, is_written
-from aot.tensors.symbolic_sizes import has_symbols, substitute, with_hints
+from aot.tensors.symbolic_sizes import has_symbols, numbers_of, substitute, with_hints
 from aot.torch_internals import (
     higher_order_ops,
     inductor_api,
@@ -142,6 +143,7 @@ class Inductor:
         self, module: fx.GraphModule, example_inputs: Sequence[Any], which: str
     ) -> Compiled:
         _check_inductor_sizes(module)
+        _check_inductor_floats(module, which)
         lowering = _Lowering(module)
         literals = [node.meta["val"] for node in lowering.literals.values()]
         inputs = [*example_inputs, *literals]
@@ -203,6 +205,20 @@ def _check_inductor_sizes(module: fx.GraphModule) -> None:
         )
 
 
+def _check_inductor_floats(module: fx.GraphModule, which: str) -> None:
+    """Refuse a forward whose backward would be given a float that depends on values: Inductor takes none.
+
+    Raises:
+        DataDependentValue: there is one.
+    """
+    numbers = (one for node in module.graph.nodes for one in node.meta.get(DATA_NUMBERS, ()))
+    if which == "forward" and any(isinstance(one.value, torch.SymFloat) for one in numbers):
+        raise errors.DataDependentValue(
+            "the function reads a tensor's value that is no integer (item), and a backward may need it, "
+            "which Inductor cannot be given; compute with the tensor instead, or use the backend aotfuzz"
+        )
+
+
 def _inductor_graph_with_tokens(module: fx.GraphModule) -> fx.GraphModule:
     """The same graph, in which tokens say in which order that happens which is seen outside."""
     graph = fx.Graph()
@@ -226,6 +242,7 @@ class _Lowering(fx.Interpreter):
         attributes = module.graph.find_nodes(op="get_attr")
         self.literals = {str(node.target): node for node in attributes if "val" in node.meta}
         self._zeros = _zeros_without_memory(module.graph)
+        self._numbers: dict[Any, Any] = {}  # those that it is given, by their symbols
         self._given: dict[str, Any] = {}
         self._drawn: list[torch.Tensor] = []
 
@@ -252,6 +269,11 @@ class _Lowering(fx.Interpreter):
     def run_node(self, node: fx.Node) -> Any:
         """Restore the strides that the graph has: it takes views by them."""
         known = node.meta.get("val")
+        if DATA_NUMBERS in node.meta:
+            return self._run_with_data_sizes(node, known)
+        if node.op == "placeholder" and isinstance(known, torch.SymInt):
+            self._numbers[symbolic_shapes.original_expression(known)] = value = super().run_node(node)
+            return value
         # (Inductor computes some draws otherwise than eager, and reads too early what others draw into. Its
         # code runs in no grad mode.)
         if is_random_node(node):  # (Inductor makes what does not depend on each other in any order.)
@@ -285,6 +307,17 @@ class _Lowering(fx.Interpreter):
         except (ArithmeticError, torch_fakes.DataDependentOutputException):
             return self._whole(node)
         return _restore_known_strides(result, known) if node.op == "call_function" else result
+
+    def _run_with_data_sizes(self, node: fx.Node, known: Any) -> Any:
+        """Run an operation that Inductor has symbols of its own for the sizes of, and say what is known."""
+        result = super().run_node(node)
+        for one, other in zip(*(pytree.tree_flatten(value)[0] for value in (result, known)), strict=True):
+            for size, wanted in zip(*(numbers_of(value) for value in (one, other)), strict=True):
+                if isinstance(wanted, torch.SymInt):
+                    wanted = self._numbers.get(symbolic_shapes.original_expression(wanted), size)
+                if isinstance(size, torch.SymInt):
+                    torch._check(size == wanted)  # type: ignore[no-untyped-call]
+        return result
 
     def _whole(self, node: fx.Node, after: Sequence[torch.Tensor] = ()) -> Any:
         assert callable(node.target)

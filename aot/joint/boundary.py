@@ -18,6 +18,7 @@ from aot.analysis.effect_summary import (
     AliasRoot,
     EffectSummary,
     FunctionViewRoot,
+    IsRoot,
     ValueRoot,
     View,
     WrapperRoot,
@@ -26,6 +27,7 @@ from aot.capture.autograd.edge_targets import ArgumentEdge, OutputEdge, RebuiltE
 from aot.capture.autograd.segments import Key, SegmentedGraph, UserTensor, key_of
 from aot.capture.run import Traced
 from aot.errors import AutogradStateMutation
+from aot.tensors.jagged_views import JaggedView
 from aot.tensors.version_counters import version_of
 from aot.torch_internals import autograd_state
 
@@ -77,6 +79,13 @@ def user_tensors(
                 to = written.get(id(root_of(fakes[root.tensor])), [])
             shown = forward.wrapped.get(position, forward.outputs[position])
             add(shown, OutputEdge(position), None, to)
+        elif isinstance(output, IsRoot):
+            root = effects.roots[output.root]
+            if isinstance(root, WrapperRoot) and root.meta.kind is JaggedView:
+                inner = (effects.outputs[i] for i in root.meta.positions)
+                roots = (effects.roots[one.root] for one in inner if isinstance(one, IsRoot))
+                to = [one.value for one in roots if isinstance(one, ValueRoot) and one.value in histories]
+                add(forward.wrapped[position], OutputEdge(position), None, to)
     return list(known.values())
 
 

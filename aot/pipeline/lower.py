@@ -7,6 +7,7 @@ In: a function of flat arguments, and a call of it. Out: a `Lowering`: what can 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,10 +31,12 @@ from aot.backends.compilers import (
 from aot.capture.autograd.engine import RetracePoint
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.patches import patched
+from aot.capture.intercept.symints import symints_as_ints
 from aot.capture.recorder.autocast_cache import Candidate
 from aot.capture.recorder.escapes import EscapeCheck
-from aot.capture.recorder.symbolic_views import symbolic_views
-from aot.capture.run import Traced, trace_function
+from aot.capture.recorder.symbolic_views import SymbolicViewMode, symbolic_views
+from aot.capture.run import Traced, input_values, trace_function
+from aot.capture.trace_result import Primal
 from aot.errors import BackendError, ClosureMutation, UnsupportedArgument
 from aot.graph.purity import is_random_node
 from aot.guards.side_effects import SideEffects
@@ -50,7 +53,7 @@ from aot.pipeline.descriptors import describe_joint, describe_partition
 from aot.runtime.dry_run import ObservedState, observe_call_state
 from aot.runtime.plan import make_plan
 from aot.specialize.call import Arguments
-from aot.tensors.fake_tensors import lacks_memory
+from aot.tensors.fake_tensors import lacks_memory, root_of
 from aot.tensors.symbolic_sizes import NO_SIZES, SymbolicSizes
 from aot.torch_internals import compile_logs, tensor_impl
 
@@ -138,9 +141,27 @@ def lower(
         noted.tracking_run(again=symbols is not None),
         running,
         symbolic_views(symbols),
+        contextlib.nullcontext() if symbols is None else symbols.values_at_hand(),
         patched(),
         metadata_reads.recording_metadata_reads() as looked,
+        contextlib.ExitStack() as until_end,
     ):
+        given = [arguments]  # which nothing is to keep that a refused trace leaves behind
+        until_end.callback(given.clear)
+
+        def adopt_symbols(primals: Sequence[Primal]) -> SymbolicSizes:
+            """Symbols for sizes that depend on values, in a trace that had none so far."""
+            (call,) = given
+            made = SymbolicSizes.of_fixed_sizes(
+                call.tensors,
+                [root_of(tensor) for tensor in call.tensors],
+                tuple(zip(call.wrappers, call.metas, strict=True)),
+            )
+            made.given = functools.partial(input_values, primals, call.tensors)
+            until_end.enter_context(symints_as_ints(made.refuse_computed))
+            until_end.enter_context(made.values_at_hand())
+            return made
+
         with streams.recording_streams() as chosen:
             forward = trace_function(
                 noted.noting_input_writes(flat),
@@ -153,7 +174,11 @@ def lower(
                 options.seeds,
                 options.candidates,
                 options.title,
+                adopt_symbols,
             )
+            adopted, symbols = symbols is None, forward.recorder.symbols
+            if adopted and symbols is not None:
+                until_end.enter_context(SymbolicViewMode(symbols))
             order = None if chosen is None else chosen.stream_order()
         entry = forward.entry
         expected = observe_call_state(

@@ -153,7 +153,7 @@ def build(
             part = plan.parts[number]
             donated = tuple(i for i, one in enumerate(part.saved) if one.donated)
             # (Where there are tangents, it is looked before whether there is autocast.)
-            bare = bool(part.segment.tangents) and not plan.numbers.names
+            bare = bool(part.segment.tangents) and not plan.numbers.every
             lazy = LazyBackward(backward, bw_compiler, donated, symbols, bare)
             namespace[f"run_backward{number}"] = following(lazy.run)
             namespace[f"run_part{number}"] = following(lazy.run_part)

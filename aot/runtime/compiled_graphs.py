@@ -12,8 +12,9 @@ from torch import Tensor, fx
 from aot import errors
 from aot.backends import graph_names
 from aot.backends.compilers import Compiled, Compiler, as_boxed, materialize_metadata
-from aot.graph.symint_inputs import lift_symbols_to_inputs
+from aot.graph.symint_inputs import has_data_numbers, lift_symbols_to_inputs
 from aot.partition.segment_split import specialize_to_tangents
+from aot.runtime.data_checks import with_backward_data_check
 from aot.runtime.graph_assertions import compile_graph
 from aot.tensors.symbolic_sizes import SymbolicSizes
 from aot.torch_internals import autocast_state
@@ -145,9 +146,10 @@ class LazyBackward:
                     first = len(graph.taken)
                     graph.module.meta["donated"] = tuple(first + i for i in self._donated if spend)
                     compiled = compile_graph(self._compiler, graph.module, "backward")
-                    run = self._runners[given, spend] = compiled_graph_runner(
-                        compiled, graph.taken, bare=self._bare
-                    )
+                    run = compiled_graph_runner(compiled, graph.taken, bare=self._bare)
+                    if has_data_numbers(module.graph):
+                        run = with_backward_data_check(run)
+                    self._runners[given, spend] = run
         return run
 
 

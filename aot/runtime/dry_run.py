@@ -136,7 +136,12 @@ def dry_run(
     grad = torch.is_grad_enabled()
     versions = [version_of(one) for one in imitations]
     storages = [_storage(one)[0] for one in imitations]
-    stubs = {"run_forward": _StubGraph(forward), "set_rng_state": lambda device, state: None, "visible": None}
+    computed = [] if symbols is None else [v for s, v in symbols.values.items() if s in symbols.computed]
+    stubs = {
+        "run_forward": _StubGraph(forward, with_hints(tuple(computed))),
+        "set_rng_state": lambda device, state: None,
+        "visible": None,
+    }
     call = built.define({**stubs, **dict.fromkeys(built.makers, _FakeSubclasses())})
     try:
         metas = arguments.metas if symbols is None else [meta.showing(with_hints) for meta in symbols.metas]
@@ -255,13 +260,15 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 class _StubGraph:
     """Stands for the compiled forward graph: returns tensors like its results."""
 
-    def __init__(self, module: fx.GraphModule) -> None:
+    def __init__(self, module: fx.GraphModule, computed: Sequence[int]) -> None:
+        self._computed = computed
         self._inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
         self._results = next(node for node in module.graph.nodes if node.op == "output").args[0]
 
     def __call__(self, arguments: list[Any], numbers: Sequence[int] = ()) -> list[Any]:
         given = dict(zip(self._inputs, arguments, strict=True))
-        return [given[node] if node in given else _imitate_for_dry_run(node) for node in self._results]
+        made = (given[node] if node in given else _imitate_for_dry_run(node) for node in self._results)
+        return [*made, *self._computed]
 
 
 def _imitate_for_dry_run(node: fx.Node | None) -> Tensor | None:

@@ -193,7 +193,8 @@ def make_plan(
         foreach_groups=together,
         wrapped=wrapped,
         inputs=tuple(Input(p.tensor, p.span, p.dtype, p.lazy) for p in joint.primals),
-        forward_is_empty=not joint.generators and all(_is_idle(node) for node in forward.graph.nodes),
+        forward_is_empty=not (joint.generators or numbers.computed)
+        and all(_is_idle(node) for node in forward.graph.nodes),
         generators=joint.generators,
         values=tuple(v.where for v in effects.values),
         returned=joint.returned,

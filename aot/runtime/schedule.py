@@ -138,7 +138,7 @@ def schedule(
             yield "segment", target.segment
         elif isinstance(target, OutputEdge):
             output = outputs[target.output]
-            assert isinstance(output, View)
+            assert isinstance(output, (View, IsRoot))
             yield "root", output.root  # of an early view, too: a write moves its history
             yield "output", target.output
 

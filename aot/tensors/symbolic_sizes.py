@@ -12,6 +12,7 @@ them. Whoever compares symbols learns what holds in this call, and has it noted 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from aot.errors import DataDependentValue
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import GradientLayout, SubclassCreationMeta, has_nested_ints, is_nested_int
 from aot.torch_internals import dynamo_api, symbolic_shapes, tensor_impl, torch_fakes
@@ -132,6 +134,27 @@ def as_arguments(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class DataNumber:
+    """A number that a node of a graph computes from the values of tensors.
+
+    Attributes:
+        path: where it is: nowhere else for a node that gives a number, a dimension of the node's result, or
+            the number of one of several results and a dimension of that.
+        value: the symbol that stands for it; or the number that it is in every call that the graph answers.
+    """
+
+    path: tuple[int, ...]
+    value: Number
+
+    @property
+    def symbol(self) -> Any:
+        """The symbol, None where it is a number."""
+        if not isinstance(self.value, SYMBOLIC):
+            return None
+        return symbolic_shapes.original_expression(self.value)
+
+
+@dataclass(frozen=True, slots=True)
 class StaticSizes:
     """Which numbers of a call's tensors are no symbols.
 
@@ -161,8 +184,13 @@ class SymbolicSizes:
     Attributes:
         env: knows what holds for them.
         mode: makes fake tensors with such sizes.
-        names: what each is called in generated code, in order.
+        names: what each is called in generated code, in order: those of the call, and then those that the
+            forward graph computes from values.
         values: each as a number.
+        computed: those that a graph computes, a backward graph's among them, each as a number.
+        unbacked: what compilers get for those.
+        given: tells the values of a graph's inputs, while these are at hand.
+        concrete: what is known of the values of others.
         numbers: what stands for the numbers among the leaves of the arguments, by position.
         metas: how each wrapper subclass is made.
     """
@@ -178,10 +206,14 @@ class SymbolicSizes:
     ) -> None:
         self._unmarked = constant.unmarked
         self._traced = traced or (lambda number: number)
-        self.env = symbolic_shapes.ShapeEnv()
+        self.env = symbolic_shapes.make_shape_env()
         self.mode = torch_fakes.FakeTensorMode(shape_env=self.env)
         self.names: dict[Any, str] = {}
         self.values: dict[Any, Number] = {}
+        self.computed: dict[Any, Number] = {}
+        self.unbacked: dict[Any, Number] = {}
+        self.given: Callable[[], Mapping[Any, Tensor]] | None = None
+        self.concrete: Any = None
         self._dims = tuple(tensor.dim() for tensor in (*tensors, *(wrapper for wrapper, _ in wrappers)))
         self._checked: tuple[int, Callable[[Sequence[int]], bool]] = 0, lambda _: True
         self._found: dict[Any, str] = {}  # where each is found in a call
@@ -222,6 +254,16 @@ class SymbolicSizes:
             for i, (wrapper, meta) in enumerate(wrappers, len(tensors))
         )
 
+    @classmethod
+    def of_fixed_sizes(
+        cls,
+        tensors: Sequence[Tensor],
+        roots: Sequence[Tensor],
+        wrappers: Sequence[tuple[Tensor, SubclassCreationMeta]],
+    ) -> SymbolicSizes:
+        """Symbols for nothing of a call, but for what graphs compute."""
+        return cls(tensors, roots, {}, StaticSizes(frozenset(range(len(tensors)))), wrappers=wrappers)
+
     def geometry(self, tensor: Tensor) -> Geometry:
         """How one of the tensors, or the base of one, lies."""
         return self._wheres[id(tensor)]
@@ -247,19 +289,67 @@ class SymbolicSizes:
             None if meta is None else meta.showing(lambda shown: self.at(tuple(shown), numbers)),
         )
 
+    def data_number(self, hint: int | float, *, is_size: bool, forward: bool) -> Number:
+        """What stands for a number that a graph computes from values, a `forward` graph or a backward one; it
+        is `hint` in this call. A size below 2 stands for itself."""
+        if is_size and hint < 2:
+            return hint
+        name = f"data[{len(self.computed)}]"
+        symbol, value = symbolic_shapes.data_symbol(self.env, name, hint, is_size=is_size)
+        self.computed[symbol] = value
+        if forward:
+            self.names[symbol] = symbolic_shapes.python_source(symbol)
+            self.values[symbol] = value
+        return value
+
+    @contextlib.contextmanager
+    def values_at_hand(self) -> Iterator[None]:
+        """When this is over, the caller's tensors are let go of."""
+        try:
+            yield
+        finally:
+            self.given = self.concrete = None
+
+    def refuse_computed(self, number: Any) -> None:
+        """Refuse that the function goes one way or another as such a number is.
+
+        Raises:
+            DataDependentValue: it is one, or follows from one.
+        """
+        if symbolic_shapes.free_symbols(number) & self.computed.keys():
+            raise DataDependentValue(
+                "the function asks what a number is that depends on the values of a tensor (item, nonzero, "
+                "the size of what a mask selects): in a condition, in a range, or as text; compute with "
+                "tensors instead (torch.where), or outside"
+            )
+
+    def data_tests(self) -> list[Any]:
+        """What is assumed of numbers that graphs compute, as expressions of symbols."""
+        found = (guard.expr for guard in self.env.guards)
+        return [test for test in dict.fromkeys(found) if test.free_symbols & self.computed.keys()]
+
     def hold(self, numbers: Sequence[int]) -> bool:
         """Whether what is assumed of the symbols by now holds for the numbers of a call."""
         if len(self.env.guards) != self._checked[0]:
-            tests = [symbolic_shapes.python_source(guard.expr) for guard in self.env.guards]
-            self._checked = len(tests), _compile_shape_guards(self.names.values(), tests)
+            tests = [
+                symbolic_shapes.python_source(guard.expr)
+                for guard in self.env.guards
+                if guard.expr.free_symbols <= self.names.keys()
+            ]
+            self._checked = len(self.env.guards), _compile_shape_guards(self.names.values(), tests)
         return self._checked[1](numbers)
 
     def shape_guards(self) -> ShapeGuards:
         """What is to hold for the tensors of a later call, now that the trace is over."""
         lines = [f"{self.names[symbol]} = {path}" for symbol, path in self._found.items()]
         tests = [f"{path} == {source_of(value)}" for path, value in self._equal]
-        tests += [f"{name} > 1" for name in self.names.values()]
-        tests += [symbolic_shapes.python_source(guard.expr) for guard in self.env.guards]
+        names = [name for symbol, name in self.names.items() if symbol not in self.computed]
+        tests += [f"{name} > 1" for name in names]
+        tests += [
+            symbolic_shapes.python_source(guard.expr)
+            for guard in self.env.guards
+            if not guard.expr.free_symbols & self.computed.keys()
+        ]
         tests = list(dict.fromkeys(tests))
         count = len(self._dims)
         parameters = ", ".join(
@@ -269,12 +359,13 @@ class SymbolicSizes:
         scope: dict[str, Any] = {"math": math, "torch": torch}
         exec("\n    ".join([f"def hold({parameters}):", *lines, _RETURN.format(test=test)]), scope)
         return ShapeGuards(
-            tuple(self.names.values()),
+            tuple(names),
             tuple(lines),
             tuple(tests),
             scope["hold"],
             self._dims,
             len(self.numbers),
+            tuple(name for symbol, name in self.names.items() if symbol in self.computed),
         )
 
     def _fix_size(self, key: int, members: Mapping[str, Tensor]) -> None:
@@ -407,6 +498,7 @@ class ShapeGuards:
         hold: whether they do, for the tensors and then the numbers of a call.
         dims: how many dimensions the tensors have.
         given: how many numbers there are among the arguments.
+        computed: the numbers that the forward graph computes from values.
     """
 
     names: tuple[str, ...]
@@ -415,6 +507,12 @@ class ShapeGuards:
     hold: Callable[..., bool]
     dims: tuple[int, ...] = ()
     given: int = 0
+    computed: tuple[str, ...] = ()
+
+    @property
+    def every(self) -> tuple[str, ...]:
+        """The numbers that are known when the forward graph has run."""
+        return (*self.names, *self.computed)
 
     def failing_shape_guards(self, tensors: Sequence[Tensor], numbers: Sequence[int]) -> list[str]:
         """Which tests do not hold for a call; none where its tensors are of another kind."""

@@ -65,10 +65,10 @@ def decompose(
     """The graph of what `function` computes from fake tensors, operations decomposed."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    # (Some kernels take symbols in Python alone. Graphs have all of theirs as inputs.)
-    symbolic = any(isinstance(value, torch.SymInt) for value in inputs)
-    kernels = dispatcher.python_dispatcher_on() if symbolic else contextlib.nullcontext()
-    with torch_fakes.fake_mode_of(inputs), kernels, torch.no_grad(), autocast_state.without_autocast():
+    # (Some kernels take symbols in Python alone.)
+    mode = torch_fakes.fake_mode_of(inputs)
+    kernels = contextlib.nullcontext() if mode.shape_env is None else dispatcher.python_dispatcher_on()
+    with mode, kernels, torch.no_grad(), autocast_state.without_autocast():
         graph = make_fx(function, dict(decompositions))(*inputs)
     # (What reads a number from a fake tensor fails, and stays in the graph if the failure is caught.)
     for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten._local_scalar_dense.default):

@@ -7,9 +7,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import SequenceKey, TreeSpec, tree_flatten, tree_map, tree_unflatten
 
-__all__ = ["TreeSpec", "tree_flatten", "tree_map", "tree_unflatten", "unflatten_function"]
+__all__ = ["SequenceKey", "TreeSpec", "tree_flatten", "tree_map", "tree_unflatten", "unflatten_function"]
 
 
 def unflatten_function(spec: TreeSpec) -> Callable[[list[Any]], Any]:

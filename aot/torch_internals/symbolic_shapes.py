@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -12,16 +13,26 @@ from torch import Tensor
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from aot.torch_internals.pytree import SequenceKey
+
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 __all__ = [
     "GuardOnDataDependentSymNode",
     "ShapeEnv",
+    "binding_keys",
+    "data_symbol",
+    "free_symbols",
     "is_symint_unsupported",
+    "is_unbacked",
+    "make_shape_env",
     "new_symbol",
+    "no_fresh_symbols",
     "original_expression",
     "python_source",
+    "replaced",
+    "replaced_by_unbacked",
     "symbol_nodes",
     "unbacked_bindings",
     "unbacked_fakes_like",
@@ -36,11 +47,43 @@ def is_symint_unsupported(error: BaseException) -> bool:
 
 def __getattr__(name: str) -> Any:
     """(What symbols are made of is imported when it is used: sympy takes a fifth of a second.)"""
+    if name == "CallShapeEnv":
+        return _shape_env_type()
     if name not in ("GuardOnDataDependentSymNode", "ShapeEnv"):
         raise AttributeError(f"module {__name__} has no attribute {name}")
     from torch.fx.experimental import symbolic_shapes
 
     return getattr(symbolic_shapes, name)
+
+
+def make_shape_env() -> ShapeEnv:
+    """A ``ShapeEnv`` in which the numbers of a call are not expressed by those that a graph computes
+    (`data_symbol`), which are not there yet when a call begins."""
+    return _shape_env_type()()  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _shape_env_type() -> type[Any]:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    class CallShapeEnv(ShapeEnv):
+        """Knows the symbols of `data_symbol`.
+
+        Attributes:
+            data_symbols: these.
+        """
+
+        data_symbols: frozenset[Any] = frozenset()
+
+        def _set_replacement(self, a: Any, tgt: Any, msg: str) -> None:
+            if a not in self.data_symbols and tgt.free_symbols & self.data_symbols:
+                if not tgt.is_Symbol:
+                    return
+                a, tgt = tgt, a
+            super()._set_replacement(a, tgt, msg)
+
+    CallShapeEnv.__qualname__ = CallShapeEnv.__name__  # Inductor pickles it, and finds it as an attribute
+    return CallShapeEnv
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +107,89 @@ def new_symbol(env: ShapeEnv, name: str, hint: int) -> tuple[Any, Any]:
     return symbol, env.create_symintnode(symbol, hint=hint, source=source)
 
 
-def original_expression(number: torch.SymInt) -> Any:
+def data_symbol(env: ShapeEnv, name: str, hint: int | float, *, is_size: bool) -> tuple[Any, Any]:
+    """The symbol of a number that a graph computes from the values of tensors, which is `hint` in the call
+    that is traced, unlike any other symbol; and a ``SymInt`` or ``SymFloat`` of it. That of a size is taken
+    to be greater than 1."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+    source = _CallSource(name)
+    symbol = env.create_symbol(
+        hint,
+        source,
+        dynamic_dim=DimDynamic.DYNAMIC,
+        positive=True if is_size else None,
+        do_not_specialize_zero_one=not is_size,
+    )
+    env.data_symbols = env.data_symbols | {symbol}  # type: ignore[attr-defined]
+    if isinstance(hint, float):
+        return symbol, env.create_symfloatnode(symbol, hint=hint, source=source)
+    return symbol, env.create_symintnode(symbol, hint=hint, source=source)
+
+
+def free_symbols(number: Any) -> set[Any]:
+    """The symbols that a symbolic number follows from, as far as they are not known to be numbers."""
+    return set(number.node.expr.free_symbols)
+
+
+def no_fresh_symbols(env: ShapeEnv) -> contextlib.AbstractContextManager[Any]:
+    """While this lasts, nobody has to say where the values of symbols that operations make are found."""
+    return env.ignore_fresh_unbacked_symbols()
+
+
+def is_unbacked(expression: Any) -> bool:
+    """Whether an expression is a symbol for a number that is not known before something is computed."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(expression.is_Symbol and free_unbacked_symbols(expression))
+
+
+def replaced(env: ShapeEnv, number: Any, found: Mapping[Any, Any]) -> Any:
+    """A symbolic number with other symbols, or numbers, in place of some symbols."""
+    import sympy  # type: ignore[import-untyped]
+
+    expression = number.node.expr.xreplace({symbol: sympy.sympify(value) for symbol, value in found.items()})
+    if expression.is_number:
+        return float(expression) if isinstance(number, torch.SymFloat) else int(expression)
+    hint = expression.xreplace(env.backed_var_to_val)
+    if isinstance(number, torch.SymFloat):
+        return env.create_symfloatnode(expression, hint=float(hint))
+    return env.create_symintnode(expression, hint=int(hint))
+
+
+def replaced_by_unbacked(
+    env: ShapeEnv, number: Any, symbols: Mapping[Any, Any], known: dict[Any, Any]
+) -> Any:
+    """A number with a symbol of which nobody knows the value in place of each of `symbols`, whose numbers
+    these are; `known` has those that were made."""
+    if not isinstance(number, (torch.SymInt, torch.SymFloat)):
+        return number
+    expression = number.node.expr
+    found = expression.free_symbols & symbols.keys()
+    if not found:
+        return number
+    with env.ignore_fresh_unbacked_symbols():
+        for symbol in found - known.keys():
+            is_float = isinstance(symbols[symbol], torch.SymFloat)
+            known[symbol] = env.create_unbacked_symfloat() if is_float else env.create_unbacked_symint()
+    expression = expression.xreplace({symbol: known[symbol].node.expr for symbol in found})
+    if isinstance(number, torch.SymFloat):
+        return env.create_symfloatnode(expression, hint=None)
+    return env.create_symintnode(expression, hint=None)
+
+
+def binding_keys(path: Sequence[int]) -> tuple[Any, ...]:
+    """Where a number is found in the result of a node, in the words of ``unbacked_bindings``: the result
+    itself, a size of it, or a size of one of several results."""
+    from torch.fx.experimental.symbolic_shapes import CallMethodKey
+
+    if not path:
+        return ()
+    *item, dimension = path
+    return (*map(SequenceKey, item), CallMethodKey("size"), SequenceKey(dimension))
+
+
+def original_expression(number: Any) -> Any:
     """The expression that a number was made as, whatever has become known of its symbols since."""
     return number.node._expr
 

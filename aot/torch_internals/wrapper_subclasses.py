@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import get_default_nowrap_functions
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-__all__ = ["cache_nowrap_functions", "is_dispatched_natively", "is_wrapper_subclass", "shell"]
+__all__ = ["cache_nowrap_functions", "is_dispatched_natively", "is_wrapper_subclass", "make_wrapper", "shell"]
 
 
 is_wrapper_subclass: Callable[[object], bool] = is_traceable_wrapper_subclass
@@ -21,6 +22,12 @@ def is_dispatched_natively(kind: type) -> bool:
     which nothing else can be told than that torch calls it not."""
     distributed = sys.modules.get("torch.distributed.tensor")
     return distributed is not None and kind is distributed.DTensor
+
+
+def make_wrapper(kind: type, size: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Any:
+    """One of a type of these, of which nothing is set but what it shows, in row-major order."""
+    make: Any = Tensor._make_wrapper_subclass
+    return make(kind, size, dtype=dtype, device=device)
 
 
 def shell(wrapper: Tensor) -> Tensor:

@@ -227,6 +227,7 @@ def _feature_table() -> Mapping[str, str]:
             "python: optimizer": "an optimizer makes a step",
             "python: module": "a module's flag is changed, or a hook registered",
             "python: caught": "what an operation raises for its numbers is caught",
+            "python: data": "inside of an operator a size or a number depends on values",
             "python: of a module": "what lives longer than the call is the module's",
             "random: Python": "Python's or NumPy's generator is drawn from",
             "repeat: other attribute": "a later call with other attributes of its arguments",
@@ -258,6 +259,10 @@ PYTHON_FEATURES: Mapping[str, str] = MappingProxyType(
         "optimizer_step": "python: optimizer",
         **dict.fromkeys(("switch_training", "hook_module"), "python: module"),
         **dict.fromkeys(("cholesky_or_double", "inverse_or_double", "rows_or_nearest"), "python: caught"),
+        **dict.fromkeys(
+            ("sum_selected", "write_selected", "scale_selected", "scale_by_count", "repeat_rows"),
+            "python: data",
+        ),
         **dict.fromkeys(("python_random", "numpy_random"), "random: Python"),
         "use_deterministic": "mode: deterministic",
         "enter_mode": "mode: entered",

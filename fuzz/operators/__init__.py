@@ -14,6 +14,7 @@ from fuzz.operators import (
     backward_writes,
     creation,
     custom,
+    data_sizes,
     higher_order,
     indexing,
     inplace,
@@ -89,6 +90,7 @@ def _operator_table() -> Mapping[str, Operator]:
         higher_order,
         subclasses,
         python_state,
+        data_sizes,
     ):
         for row in family.ROWS:
             if row.name in table:

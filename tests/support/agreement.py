@@ -72,7 +72,7 @@ def assert_functional(module: fx.GraphModule) -> None:
         if isinstance(target, torch._ops.OpOverload):
             assert not target._schema.is_mutable, f"{node.format_node()} writes to its arguments"
         elif node.op == "call_function":
-            computed = isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat))
+            computed = isinstance(node.meta.get("val"), (int, torch.SymInt, torch.SymFloat, torch.SymBool))
             known = ("getitem", "call_on_clones", "call_with_grad")
             taking_functions = getattr(target, "__name__", "") in TAKING_FUNCTIONS
             assert computed or taking_functions or target.__name__ in known, node.format_node()

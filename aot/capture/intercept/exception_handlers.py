@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from aot.errors import BackendError, DataDependentValue, Unsupported
+from aot.errors import AotError, DataDependentValue
 from aot.guards.bytecode import is_compiler, is_library
 from aot.torch_internals import dynamo_api
 
@@ -71,7 +71,7 @@ def with_handler_check(call: Callable[..., Any], handlers: Iterable[Handler]) ->
         state = torch.get_rng_state()
         try:
             return call(*args)
-        except (Unsupported, BackendError):
+        except AotError:
             raise
         except Exception as error:
             handler = next((one for one in caught if one.catches(error)), None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -20,12 +20,16 @@ import torch
 
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _OURS = frozenset({"torch", "aot", "sympy"})
+_CONVERTED_BY = "__bool__", "__int__", "__index__", "__float__"
 _SHOWN_BY = "__repr__", "__str__", "__format__", "__getattribute__"
 
 
 @contextlib.contextmanager
-def symints_as_ints() -> Iterator[None]:
+def symints_as_ints(refuse: Callable[[Any], None] = lambda _: None) -> Iterator[None]:
     """While this lasts, symbols look like numbers to the user's code in this thread.
+
+    Args:
+        refuse: raises for symbols that the user's code may not ask to be a number.
 
     Example:
         >>> with symints_as_ints():
@@ -35,7 +39,7 @@ def symints_as_ints() -> Iterator[None]:
     thread = threading.get_ident()
     with contextlib.ExitStack() as undo:
         for symbolic, number in _NUMBERS.items():
-            for name, value in _symint_appearance(symbolic, number, thread).items():
+            for name, value in _symint_appearance(symbolic, number, thread, refuse).items():
                 undo.callback(_put, symbolic, name, vars(symbolic).get(name))
                 setattr(symbolic, name, value)
         yield
@@ -48,29 +52,43 @@ def _put(symbolic: type, name: str, was: Any) -> None:
         setattr(symbolic, name, was)
 
 
-def _symint_appearance(symbolic: type, number: type, thread: int) -> dict[str, Any]:
-    """The attributes of a class of symbols by which its instances are shown."""
+def _symint_appearance(
+    symbolic: type, number: type, thread: int, refuse: Callable[[Any], None]
+) -> dict[str, Any]:
+    """The attributes of a class of symbols by which its instances are shown, and taken for numbers."""
     plain = {name: getattr(symbolic, name) for name in _SHOWN_BY}
 
+    def shown(self: Any) -> Any:
+        refuse(self)
+        return number(self)
+
     def repr_(self: Any) -> str:
-        return repr(number(self)) if _is_symint_shown_to_user(thread) else plain["__repr__"](self)
+        return repr(shown(self)) if _is_symint_shown_to_user(thread) else plain["__repr__"](self)
 
     def str_(self: Any) -> str:
-        return str(number(self)) if _is_symint_shown_to_user(thread) else plain["__str__"](self)
+        return str(shown(self)) if _is_symint_shown_to_user(thread) else plain["__str__"](self)
 
     def format_(self: Any, spec: str) -> str:
         return (
-            format(number(self), spec)
-            if _is_symint_shown_to_user(thread)
-            else plain["__format__"](self, spec)
+            format(shown(self), spec) if _is_symint_shown_to_user(thread) else plain["__format__"](self, spec)
         )
+
+    def asked(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def as_number(self: Any) -> Any:
+            if _is_symint_shown_to_user(thread):
+                refuse(self)
+            return convert(self)
+
+        return as_number
 
     def getattribute(self: Any, name: str) -> Any:
         if name == "__class__" and _is_symint_shown_to_user(thread):  # which `isinstance` asks for
             return number
         return plain["__getattribute__"](self, name)
 
-    return {"__repr__": repr_, "__str__": str_, "__format__": format_, "__getattribute__": getattribute}
+    conversions = {name: asked(getattr(symbolic, name)) for name in _CONVERTED_BY if name in vars(symbolic)}
+    shown_by = {"__repr__": repr_, "__str__": str_, "__format__": format_, "__getattribute__": getattribute}
+    return shown_by | conversions
 
 
 def _is_symint_shown_to_user(thread: int) -> bool:

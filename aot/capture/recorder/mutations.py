@@ -39,6 +39,7 @@ from aot.torch_internals import op_queries, tensor_impl
 
 aten = torch.ops.aten
 
+_PUTS = {aten.index_put_.default, aten._index_put_impl_.default, aten.masked_scatter_.default}
 _FILLS = {aten.fill_.Scalar, aten.zero_.default}  # (fill_.Tensor copies.)
 
 
@@ -93,6 +94,9 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
         node_args = self._nodes(with_defaults(func, args, kwargs), operation.random)
         node_kwargs = {k: self._argument_nodes(v, operation.random) for k, v in kwargs.items()}
         self._check_in_place(func, node_args, node_kwargs)
+        if func in _PUTS and torch.is_grad_enabled() and args[2].requires_grad:
+            masks = node_args[1] if isinstance(node_args[1], (list, tuple)) else node_args[1:2]
+            self.data.count_selected(masks)  # on which the shape of a gradient depends
         if func is aten.copy_.default:
             node_args = (
                 self._blank_mutation_target(flat[0]),

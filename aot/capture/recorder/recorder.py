@@ -27,6 +27,7 @@ from aot.capture.memory.storage import Storage
 from aot.capture.memory.subclass_views import check_rebind, subclass_size_and_stride
 from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.capture.recorder.autocast_cache import CastCache
+from aot.capture.recorder.data_numbers import EMBEDDINGS
 from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.metadata_mutations import Moving, replayable_metadata_mutation
 from aot.capture.recorder.symbolic_views import ASKS_FOR_NUMBERS
@@ -46,6 +47,7 @@ from aot.ops.classify import (
     tensors_in,
     zeros_like_fake,
 )
+from aot.tensors import sparse_gradients
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import is_wrapper
 from aot.tensors.symbolic_sizes import SymbolicSizes
@@ -73,6 +75,15 @@ _EXPECTED = {aten.ge.Scalar: True, aten.ne.Scalar: True, aten.lt.Scalar: False, 
 
 # Questions to which the answers follow from devices, dtypes and numbers.
 _CHOOSE_KERNELS = {aten._use_cudnn_ctc_loss.default, aten._use_miopen_ctc_loss.default}
+
+# Operations that write what a mask selects: on how much that is the size of a gradient depends.
+_PUTS = {aten.index_put.default, aten.masked_scatter.default}
+
+# Those that make sparse gradients.
+_SPARSE: dict[Any, Callable[..., Any]] = {
+    aten._sparse_coo_tensor_with_dims_and_tensors.default: sparse_gradients.made_of_parts,
+    aten._embedding_bag_backward.default: sparse_gradients.embedding_bag_backward,
+}
 
 # Operations that read memory by strides, whatever their operand shows.
 _BY_STRIDES = {aten.as_strided_copy.default, aten.as_strided_scatter.default}
@@ -122,8 +133,10 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if self._native_passthrough is func and any(map(wrapper_subclasses.is_dispatched_natively, types)):
             self._native_passthrough = None
             return NotImplemented
-        if self.symbols is not None and func in ASKS_FOR_NUMBERS:
-            return ASKS_FOR_NUMBERS[func](args[0])
+        if self.symbols is not None:
+            self.view_symbolically()
+            if func in ASKS_FOR_NUMBERS:
+                return ASKS_FOR_NUMBERS[func](args[0])
         if types and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return self._dispatch_subclass(func, types, args, kwargs or {})
         if mode_stacks.is_function_mode_on():
@@ -209,6 +222,11 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             )
         if func is aten.is_pinned.default:
             return self._is_pinned(args[0])
+        if func in _SPARSE and self.builder.backward:
+            with self:
+                result = _SPARSE[func](*args, **kwargs)
+            if result is not None:
+                return result
         if func in _CHOOSE_KERNELS:
             return self.builder.run(func, self._nodes(args), kwargs)
         if func in self._decompositions:
@@ -380,6 +398,13 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                     return self._assume(node_args[0], expected)
             if checks_eigenvector_phases(func):
                 return True
+        if func in _PUTS and torch.is_grad_enabled() and args[2].requires_grad:
+            self.data.count_selected(node_args[1] if isinstance(node_args[1], list) else node_args[1:2])
+        if func in EMBEDDINGS and torch.is_grad_enabled() and args[0].requires_grad:
+            self.data.count_embedded(func, node_args, node_kwargs)
+        if operation.valued and self.data.records(func, node_args, node_kwargs):
+            node, recipe = self.data.record(func, node_args, node_kwargs)
+            return self._results(node, recipe)
         if torch.get_default_dtype() is not self.builder.default_dtype:
             node_kwargs = self._record_with_default_dtype(func, node_args, node_kwargs)
         recipe = self.builder.infer(func, node_args, node_kwargs)

@@ -21,6 +21,7 @@ from aot.capture.memory.metadata_log import MetadataLog
 from aot.capture.memory.storage import Storage
 from aot.capture.memory.subclass_views import SubclassViews
 from aot.capture.recorder.backward_writes import BackwardWrites
+from aot.capture.recorder.data_numbers import DataNumbers
 from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.functional_rng import RngStates
 from aot.capture.recorder.leaf_views import LeafViews
@@ -62,6 +63,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
             were when they were made, as in a checkpoint.
         unpacked: the custom functions of which a recorded backward has asked for all that they have saved.
         known: the values that depend on no argument.
+        data: the sizes and numbers that depend on values.
         acts: the operations of the backward recorded last that somebody outside sees, and at which node of
             the autograd graph.
         backward_writes: what the backward writes to that the forward has left.
@@ -91,7 +93,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.symbols = symbols
-        self._viewing: list[SymbolicViewMode] = []
+        self._viewing: list[SymbolicViewMode | None] = []  # for each time that this was entered
         self.lifetimes = lifetimes
         self.inference = inference
         self._inference_tensors = inference
@@ -109,6 +111,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         self.acts: list[tuple[fx.Node, Node | None]] = []
         self.backward_writes = BackwardWrites()
         self.known = ConstantValues(self.builder)
+        self.data = DataNumbers(self.builder, symbols)
         self.draws = RngTrace()
         self.rng_states = RngStates(self.builder) if functionalize_rng else None
         self.hooks = HookRegistrations(lambda: self.builder.backward)
@@ -123,15 +126,35 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         self.branches: list[TraceSession] = []
 
     def __enter__(self) -> Any:
-        if self.symbols is not None:
-            self._viewing.append(SymbolicViewMode(self.symbols))
-            self._viewing[-1].__enter__()  # type: ignore[no-untyped-call]
+        self._viewing.append(None)
+        self.view_symbolically()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *raised: Any) -> None:
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
-        if self.symbols is not None:
-            self._viewing.pop().__exit__(*raised)  # type: ignore[no-untyped-call]
+        viewing = self._viewing.pop()
+        if viewing is not None:
+            viewing.__exit__(*raised)  # type: ignore[no-untyped-call]
+
+    def view_symbolically(self) -> None:
+        """From now on, operations below this mode take symbols for sizes, if there are some."""
+        if self.symbols is not None and self._viewing[-1] is None:
+            self._viewing[-1] = viewing = SymbolicViewMode(self.symbols)
+            viewing.__enter__()  # type: ignore[no-untyped-call]
+
+    def with_view_mode(self, modes: list[Any]) -> list[Any]:
+        """The dispatch modes of before, with what has come to be on below this one since."""
+        viewing = self._viewing[-1]
+        if viewing is None or any(mode is viewing for mode in modes):
+            return modes
+        return [one for mode in modes for one in ((viewing, mode) if mode is self else (mode,))]
+
+    def adopt_symbols(self, symbols: SymbolicSizes) -> SymbolicSizes:
+        """Let sizes be symbols from now on."""
+        self.symbols = symbols
+        self.builder.adopt_mode(symbols.mode)
+        self.view_symbolically()
+        return symbols
 
     def release_all(self) -> None:
         """Let go of every tensor, when the trace is over: the recorder itself is part of reference cycles."""

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from aot.graph.builder import GraphBuilder
 from aot.graph.value_meta import lookup
-from aot.tensors.symbolic_sizes import Computed, specialize_sizes
+from aot.tensors.symbolic_sizes import Computed, with_hints
 from aot.tensors.version_counters import version_of
 from aot.torch_internals import plain_fakes, pytree, rng
 
@@ -66,7 +66,12 @@ class ConcreteValues:
 
     def value(self, tensor: Tensor) -> Tensor:
         """A copy of what a tensor of the trace shows, as far as that is known."""
-        node = self._read(tensor)
+        with rng.preserving_generators():
+            value: Tensor = self.value_of(self._read(tensor))
+            return value.clone()
+
+    def value_of(self, node: fx.Node) -> Any:
+        """What a node of the graph gives, as far as that is known."""
         needed: set[fx.Node] = set()
         left = [node]
         while left:
@@ -74,22 +79,21 @@ class ConcreteValues:
             if user not in self._values and user not in needed:
                 needed.add(user)
                 left.extend(user.all_input_nodes)
-        with torch.no_grad(), rng.preserving_generators():
+        with torch.no_grad():
             for user in self._builder.graph.nodes:
                 if user in needed:
                     self._values[user] = self._evaluate_concretely(user)
-            value: Tensor = self._values[node]
-            return value.clone()
+        return self._values[node]
 
     def _given(self, argument: Any) -> Any:
         if isinstance(argument, fx.Node):
             return self._values[argument]
-        return specialize_sizes(argument.value) if isinstance(argument, Computed) else argument
+        return with_hints(argument.value) if isinstance(argument, Computed) else argument
 
     def _evaluate_concretely(self, node: fx.Node) -> Any:
         if node.op == "placeholder":
             meta = lookup(self._builder.metas[node])  # type: ignore[arg-type]
-            size, stride = specialize_sizes(meta.size), specialize_sizes(meta.stride)
+            size, stride = with_hints((meta.size, meta.stride))
             ones = torch.empty_strided(size, stride, dtype=meta.dtype, device=meta.device)
             return ones.fill_(1)
         if node.op == "get_attr":

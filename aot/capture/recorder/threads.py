@@ -26,6 +26,7 @@ from aot.capture.recorder.escapes import escape_error
 from aot.capture.recorder.thread_values import ConcreteValues
 from aot.errors import DataDependentValue, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
+from aot.tensors.symbolic_sizes import SYMBOLIC
 from aot.torch_internals import dispatcher, higher_order_ops, mode_stacks, plain_fakes, pytree, tensor_impl
 
 _RECORDING: list[OtherThreads] = []
@@ -150,6 +151,8 @@ def _thread_aware_reader(original: Callable[..., Any]) -> Callable[..., Any]:
         if original.__name__ in _STORAGES:
             metadata_reads.record_metadata_read(self)
             return original(self, *args, **kwargs)
+        if original.__name__ == "tolist" and self.numel() <= _LISTED:
+            return _items(self)
         cause: RuntimeError | None = None
         try:
             result = original(self, *args, **kwargs)
@@ -167,12 +170,39 @@ def _thread_aware_reader(original: Callable[..., Any]) -> Callable[..., Any]:
     return read
 
 
+def _items(tensor: Tensor) -> Any:
+    """`tolist`, by asking for one element after the other."""
+    return [_items(row) for row in tensor.unbind()] if tensor.dim() else tensor.item()
+
+
+_LISTED = 64  # elements of a tensor that is made a list: each is an operation of the graph
 _STORAGES = ("untyped_storage", "_typed_storage", "storage")  # which have their own errors
 # What is pickled is the storage that the first returns, and the second returns 0 where there is no memory.
 _READING_LATER = ("__reduce_ex__", "const_data_ptr")
 for _name in ("numpy", "tolist", "data_ptr", "__dlpack__", "__deepcopy__", *_READING_LATER, *_STORAGES):
     if hasattr(Tensor, _name):
         replace(Tensor, _name, _thread_aware_reader)
+
+
+def _conversion_to_number(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A method by which Python takes a tensor for a number, and may then go one way or another."""
+
+    @functools.wraps(original)
+    def convert(self: Tensor) -> Any:
+        if plain_fakes.is_fake(self) and plain_fakes.are_fakes_allowed():
+            value = self.item()
+            if isinstance(value, SYMBOLIC):
+                raise DataDependentValue(
+                    f"the function asks what a tensor is as a number ({original.__name__}); compute with the "
+                    f"tensor instead (torch.where), or with item()"
+                )
+        return original(self)
+
+    return convert
+
+
+for _name in ("__bool__", "__int__", "__index__", "__float__"):
+    replace(Tensor, _name, _conversion_to_number)
 
 
 def _thread_aware_higher_order(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,6 +46,7 @@ from aot.runtime.codegen.writer import (
 )
 from aot.runtime.plan import Plan, SegmentPlan
 from aot.runtime.saved_values import OUTSIDE_OF_AUTOGRAD, Saved, SaveStrategy
+from aot.tensors.jagged_views import JaggedView
 
 
 def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
@@ -58,7 +59,7 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     writer.methods = not plan.wrapped
     written = {w.value for w in plan.writes if w.tracked and not w.carried}
     for number, part in enumerate(plan.parts):
-        write_backward(writer, number, part, plan.runs_python, written, plan.numbers.names)
+        write_backward(writer, number, part, plan.runs_python, written, plan.numbers.every)
         writer.line("")
         write_forward(writer, number, part, written, _is_node_asked_by_wrapper(part, written, plan))
         writer.line("")
@@ -195,6 +196,7 @@ class _WrapperSource:
             for name, device in generators.items():
                 self.writer.line(f"{name} = get_rng_state({device})")
         results = [*(f"v{i}" for i in plan.returned), *generators, *(f"s{i}" for i in range(plan.saved))]
+        results += plan.numbers.computed
         numbers = ", numbers" if plan.numbers.names else ""
         self.writer.line(f"results = run_forward([{', '.join([*inputs, *generators])}]{numbers})")
         self.writer.line(f"if len(results) != {len(results)}:")
@@ -202,6 +204,8 @@ class _WrapperSource:
         if results:
             self.writer.line(f"{', '.join(results)}, = results")
             self.writer.line("del results")
+        if plan.numbers.computed:
+            self.writer.line(f"numbers = {_tuple(list(plan.numbers.every))}")
         if generators:
             for name, device in generators.items():
                 self.writer.line(f"set_rng_state({device}, {name})")
@@ -315,7 +319,7 @@ class _WrapperSource:
         # What leads nowhere requires grad all the same.
         arguments = ", ".join(targets) or "nowhere()"
         self.writer.line(f"{', '.join(names)}, = apply{number}({given}, {arguments})")
-        if self.plan.numbers.names:
+        if self.plan.numbers.every:
             self.writer.line(f"b{number}[0].numbers = numbers")
         for value, view in views.items():
             self.writer.line(f"set_creation_meta(v{value}, {self.writer.literal(view.made)})")
@@ -529,7 +533,7 @@ class _WrapperSource:
                 self._detached(root.value)
             return f"v{root.value}"
         if isinstance(root, WrapperRoot) and root.history is None:
-            self.mode.set(False)
+            self.mode.set(root.meta.kind is JaggedView)  # which gets the history of its values
             return self._wrapper(root)
         if isinstance(root, (FunctionViewRoot, WrapperRoot)) or root.history is not None:
             return f"v{root.history}"
@@ -587,7 +591,7 @@ def _is_node_asked_by_wrapper(part: SegmentPlan, written: Collection[int], plan:
         or part.segment.rebuilt_targets
         or part.watched
         or part.needs_history
-        or plan.numbers.names
+        or plan.numbers.every
     )
     resident = any(one.how in OUTSIDE_OF_AUTOGRAD for one in part.saved)
     keeps = any(entrance.kept and entrance.value in written for entrance in part.segment.cotangent_inputs)

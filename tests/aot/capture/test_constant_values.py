@@ -64,10 +64,8 @@ def item_of_a_draw(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("function", [item_of_a_literal_with_an_argument_in_it, item_of_a_draw])
-def test_what_depends_on_more_is_refused(function: Callable[..., Tensor]) -> None:
-    with pytest.raises(aot.Unsupported) as caught:
-        aot.aot_function(function, aot.nop)(values(3))
-    assert type(caught.value).__name__ == "DataDependentValue"
+def test_what_depends_on_more_is_computed_at_each_call(function: Callable[..., Tensor]) -> None:
+    assert_agrees(function, lambda: [values(3)])
 
 
 def covariance(x: Tensor, weights: Tensor) -> Tensor:
@@ -99,10 +97,9 @@ def test_a_known_specialization_checks_its_own_arguments() -> None:
     [
         torch.tensor_split,
         lambda x, at: x * float(x.numpy().sum()),
-        lambda x, at: x[: at.tolist()[0]],
         lambda x, at: copy.deepcopy(x),
     ],
-    ids=["tensor_split", "numpy", "tolist", "deepcopy"],
+    ids=["tensor_split", "numpy", "deepcopy"],
 )
 def test_reading_memory_is_refused(function: Callable[..., object]) -> None:
     with pytest.raises(aot.Unsupported, match="memory"):

@@ -181,7 +181,7 @@ def test_nothing_is_left_in_the_module_when_it_is_refused() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             self.count = self.count + 1
-            return x * self.weight.sum().item()
+            return x * 2 if self.weight.sum().item() > 2 else x
 
     module = Reads()
     before = dict(module.state_dict(keep_vars=True))

@@ -1,0 +1,98 @@
+"""Operators inside of which a size or a number depends on values: masks, `repeat_interleave`, `item`.
+
+What each gives has a size that is known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from fuzz.operators.builders import NOTHING, empty_like, fits_anywhere
+from fuzz.operators.row import (
+    Attributes,
+    Expanded,
+    Kind,
+    Meta,
+    Mismatch,
+    Operand,
+    Operator,
+    Result,
+    Rule,
+)
+
+_WRITE_SELECTED = """
+def write_selected(x, y):
+    z = x.clone()
+    z[x > 0] = y.sum()
+    return z
+""".strip()
+
+_SCALE_SELECTED = """
+def scale_selected(x):
+    z = x.clone()
+    z[x > 0] = (x * 2)[x > 0]
+    return z
+""".strip()
+
+_REPEAT_ROWS = """
+def repeat_rows(x):
+    counts = (x.reshape(x.shape[0], -1) > 0).sum(1) + 1
+    return x.repeat_interleave(counts, dim=0).sum(0)
+""".strip()
+
+
+def _data_size_row(
+    name: str,
+    source: str,
+    rule: Rule,
+    operands: tuple[Operand, ...],
+    defines: str = "",
+) -> Operator:
+    return Operator(
+        name=name,
+        kind=Kind.PYTHON,
+        operands=operands,
+        attributes=(),
+        rule=rule,
+        source=source,
+        writes=(),
+        bumps_version=True,
+        statistics=(),
+        fills=None,
+        change=None,
+        expanded=Expanded.REFUSED,
+        overlap=False,
+        random=False,
+        has_side_effect=False,
+        differentiable=True,
+        saves=NOTHING,
+        defines=defines,
+    )
+
+
+def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(empty_like(metas[0])),)
+
+
+def _scalar(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    return (Result(Meta(metas[0].dtype, (), ())),)
+
+
+def _row(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    size = metas[0].size
+    if not size or not prod(size):
+        raise Mismatch(f"a tensor of size {size} has no rows with elements")
+    return (Result(Meta(metas[0].dtype, size[1:], None)),)
+
+
+_EXACT = Operand(frozenset({"float32", "float64"}), fits_anywhere)
+_LIKE = Operand(_EXACT.dtypes, lambda meta, earlier: meta.dtype == earlier[0].dtype)
+
+ROWS = (
+    _data_size_row("sum_selected", "{0}[{0} > 0].sum()", _scalar, (_EXACT,)),
+    _data_size_row("write_selected", "write_selected({0}, {1})", _alike, (_EXACT, _LIKE), _WRITE_SELECTED),
+    _data_size_row("scale_selected", "scale_selected({0})", _alike, (_EXACT,), _SCALE_SELECTED),
+    _data_size_row("scale_by_count", "{0} * ({0} > 0).sum().item()", _alike, (_EXACT,)),
+    _data_size_row("repeat_rows", "repeat_rows({0})", _row, (_EXACT,), _REPEAT_ROWS),
+)
