@@ -40,12 +40,13 @@ from aot.runtime.codegen.writer import (
     attribute,
     storage_view,
     write_change,
+    write_resident,
     write_storages,
     write_subclass,
     write_view,
 )
 from aot.runtime.plan import Plan, SegmentPlan
-from aot.runtime.saved_values import OUTSIDE_OF_AUTOGRAD, Saved, SaveStrategy
+from aot.runtime.saved_values import OUTSIDE_OF_AUTOGRAD, SaveStrategy
 from aot.tensors.jagged_views import JaggedView
 
 
@@ -572,16 +573,11 @@ class _WrapperSource:
             if part.needs_history:
                 names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.needs_history]
                 self.writer.line(f"b{number}[0].attached = {_tuple([f'weakly({n})' for n in names])}")
-            resident = [self._write_resident(one) for one in part.saved if one.how in OUTSIDE_OF_AUTOGRAD]
+            resident = [
+                write_resident(self.writer, one) for one in part.saved if one.how in OUTSIDE_OF_AUTOGRAD
+            ]
             if resident:
                 self.writer.line(f"b{number}[0].resident = packed([{', '.join(resident)}])")
-
-    def _write_resident(self, saved: Saved) -> str:
-        """Memory that a node keeps past autograd, with the version counter of a tensor or one of its own."""
-        way = "detach()" if saved.counted else "data"
-        if saved.where is None:
-            return f"{f'v{saved.values[0]}' if saved.values else f's{saved.index}'}.{way}"
-        return as_strided(self.writer, f"t{saved.tensor}.{way}", saved.where)
 
 
 def _is_node_asked_by_wrapper(part: SegmentPlan, written: Collection[int], plan: Plan) -> bool:

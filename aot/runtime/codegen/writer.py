@@ -11,6 +11,7 @@ import torch
 from aot.analysis.effect_summary import AliasRoot, Change, Memory, View, WrapperRebound
 from aot.capture.memory.metadata_log import MetadataMutation
 from aot.capture.memory.view_ops import CreationMode, ViewOp
+from aot.runtime.saved_values import Saved
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import PlainTensorMeta, SharedTensorMeta, SubclassCreationMeta, has_nested_ints
 from aot.tensors.symbolic_sizes import has_symbols, source_of
@@ -342,3 +343,11 @@ def whole_view_op_call(writer: SourceWriter, source: str, one: ViewOp) -> str:
     arguments = [source, *(writer.literal(a) for a in one.args)]
     arguments += [f"{k}={writer.literal(v)}" for k, v in one.kwargs.items()]
     return f"{writer.op(one.op)}({', '.join(arguments)})"
+
+
+def write_resident(writer: SourceWriter, saved: Saved) -> str:
+    """Memory that a node keeps past autograd, with the version counter of a tensor or one of its own."""
+    way = "detach()" if saved.counted else "data"
+    if saved.where is None:
+        return f"{f'v{saved.values[0]}' if saved.values else f's{saved.index}'}.{way}"
+    return as_strided(writer, f"t{saved.tensor}.{way}", saved.where)
