@@ -258,8 +258,8 @@ def _storage(choices: Choices, profile: Profile, sizes: tuple[Size, ...], number
     dtype = "float32" if number == 0 and choices.chance(0.8) else choices.pick(DTYPES)
     needs = dtype in INEXACT and choices.chance(profile.requires_grad)
     leaf = not (needs or (dtype in INEXACT and choices.chance(0.1))) or choices.chance(profile.leaf)
-    special = dtype in FLOATS and choices.chance(profile.special)
-    return Storage(dtype, choices.pick(sizes), choices.integer(0, 12), needs, leaf, special)
+    values = "special" if dtype in FLOATS and choices.chance(profile.special) else "plain"
+    return Storage(dtype, choices.pick(sizes), choices.integer(0, 12), needs, leaf, values)
 
 
 def _draw_argument_on_storage(

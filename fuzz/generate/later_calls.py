@@ -39,8 +39,9 @@ from fuzz.ir.nodes import (
     with_call,
 )
 from fuzz.ir.subclass import PARTS
+from fuzz.ir.value_classes import VALUES
 from fuzz.operators import OPERATORS
-from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE
+from fuzz.operators.dtypes import COMPLEX, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import Constant, Size
 from fuzz.program.decode import WRAPPED, Sizes, initial_state, literal_sizes
@@ -504,7 +505,7 @@ def _change_dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
     if any(isinstance(a, View) and a.storage == place and a.dtype is not None for a in call.arguments):
         return call
     dtype = choices.pick(_AS_WIDE.get(storage.dtype, _DTYPES) if choices.chance(0.5) else _DTYPES)
-    storage = replace(storage, special=storage.special and dtype in FLOATS)
+    storage = replace(storage, values=storage.values if dtype in VALUES[storage.values] else "plain")
     if dtype not in INEXACT:
         if any(isinstance(a, View) and a.storage == place and a.leaf for a in call.arguments):
             return call

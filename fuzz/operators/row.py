@@ -112,6 +112,7 @@ class Kind(StrEnum):
     RETAIN = "retain"  # has operand 0 keep its gradient
     MODE = "mode"  # leaves another grad mode behind
     PYTHON = "python"  # reads or writes Python state, or catches what an operation raises
+    KERNEL = "kernel"  # a function of which the kernel alone matters: the wide table
 
 
 # Their results may be views of tensors that nobody sees.
