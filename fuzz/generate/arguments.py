@@ -8,7 +8,7 @@ from math import prod
 
 from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
-from fuzz.generate.profiles import Profile
+from fuzz.generate.profiles import MAX_ELEMENTS, Profile
 from fuzz.ir.argument_rules import LAZY, view_error
 from fuzz.ir.subclass import VIAS
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
@@ -24,7 +24,6 @@ DTYPES = (
     *("float16", "bfloat16", "int16", "uint8", "int8"),
 )
 SCALARS: tuple[Constant, ...] = (2, 0.5, -3, 1.5, 1, 0.0, 1 - 2j, None, True, "text")
-MAX_ELEMENTS = 96  # of any tensor: a statement costs eager microseconds
 # Dtypes that a storage's bytes are read as. There are no bools among them: a byte of 2 is none.
 _BYTES = ("int32", "int16", "uint8", "float32", "int64", "float16", "int8")
 

@@ -17,8 +17,8 @@ from fuzz.abstract import eager_rules
 from fuzz.abstract.interpret import check_module
 from fuzz.abstract.state import AbstractState, AbstractTensor, InvalidProgram
 from fuzz.choices import Choices
-from fuzz.generate.arguments import MAX_ELEMENTS, SCALARS, draw_layout, draw_lazy, redraw_layout
-from fuzz.generate.profiles import Profile
+from fuzz.generate.arguments import SCALARS, draw_layout, draw_lazy, redraw_layout
+from fuzz.generate.profiles import MAX_ELEMENTS, Profile
 from fuzz.ir.argument_rules import ALIASES, LAZY, call_error
 from fuzz.ir.control_flow import executed_statements, other_value
 from fuzz.ir.json_readers import ProgramError
@@ -43,6 +43,7 @@ from fuzz.ir.value_classes import VALUES
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous_strides
+from fuzz.operators.row import MAX_ELEMENTS as MOST_ELEMENTS
 from fuzz.operators.row import Constant, Size
 from fuzz.program.decode import WRAPPED, Sizes, initial_state, literal_sizes
 
@@ -122,11 +123,54 @@ def draw_changed(choices: Choices, profile: Profile, program: Program, change: C
     return ()
 
 
+def draw_resized(choices: Choices, program: Program) -> tuple[Call, ...]:
+    """Two later calls of a program that has none: a length is another one in each, 0 and 1 among them."""
+    lengths = sorted({n for storage in program.storages for n in storage.size})
+    if not lengths:
+        return ()
+    sizes = literal_sizes(program)
+    first = Call(program.storages, program.arguments, program.scenario)
+    later: list[Call] = []
+    old = choices.pick(lengths)
+    for new in (choices.pick((1, 0, 2, old + 1)), choices.pick((old + 7, 2 * old, 3, 17))):
+        call = _resized(first, old, new)
+        if call is not None and eager_accepts(with_call(program, call), sizes=sizes):
+            later.append(call)
+    return tuple(later)
+
+
+def _resized(call: Call, old: int, new: int) -> Call | None:
+    """The call with one length another one wherever a storage or a view has it, or None if it has no room."""
+
+    def change(size: Size) -> Size:
+        return tuple(new if n == old else n for n in size)
+
+    storages = tuple(replace(storage, size=change(storage.size)) for storage in call.storages)
+    if any(prod(storage.size) > MOST_ELEMENTS for storage in storages):
+        return None
+    arguments: list[Argument] = []
+    for argument in call.arguments:
+        if isinstance(argument, View):
+            size, order = change(argument.size), sorted(argument.stride, reverse=True)
+            if 0 in argument.stride or argument.offset or len(set(order)) < len(order):
+                return None if size != argument.size else call
+            dense = contiguous_strides(tuple(size[argument.stride.index(step)] for step in order))
+            argument = replace(
+                argument, size=size, stride=tuple(dense[order.index(s)] for s in argument.stride)
+            )
+            if not _fits(argument, storages[argument.storage]):
+                return None
+        arguments.append(argument)
+    return Call(storages, tuple(arguments), call.scenario)
+
+
 def defined_final_state(program: Program, sizes: Sizes, reckless: bool = False) -> AbstractState | None:
     """What is known at the end of a program of one call, if eager runs each of its statements, and a backward
     after it, to a defined end. `sizes` are those that are in the text already; others are added. If
     `reckless`, eager may refuse a statement, or the backward."""
     state = initial_state(program)
+    large = any(prod(storage.size) > MAX_ELEMENTS for storage in program.storages)
+    most = MOST_ELEMENTS if large else MAX_ELEMENTS
     try:
         for i, statement in executed_statements(program):
             row = OPERATORS[statement.operator]
@@ -143,7 +187,7 @@ def defined_final_state(program: Program, sizes: Sizes, reckless: bool = False) 
                 eager_rules.eager_error_now(use) or eager_rules.eager_error_later(use, state.kept)
             ):
                 return None
-            if any(prod(result.meta.size) > MAX_ELEMENTS for result in outcome):
+            if any(prod(result.meta.size) > most for result in outcome):
                 return None
             state.commit(use, outcome, statement.results)
     except InvalidProgram:

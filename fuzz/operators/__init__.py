@@ -32,8 +32,10 @@ from fuzz.operators import (
     python_state,
     reduction_kernels,
     reductions,
+    refused_kernels,
     scatters,
     side_effects,
+    size_kernels,
     special_views,
     subclasses,
     views,
@@ -99,6 +101,8 @@ def _operator_table() -> Mapping[str, Operator]:
         index_kernels,
         matrix_kernels,
         list_kernels,
+        size_kernels,
+        refused_kernels,
     ):
         for row in family.ROWS:
             if row.name in table:

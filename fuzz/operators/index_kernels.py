@@ -174,7 +174,7 @@ def _codes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 
 _SAME_DTYPE = Operand(ALL_NUMBERS, lambda meta, earlier: meta.dtype == earlier[0].dtype)
-_SCATTER = "{{0}}.{}({{dim}}, {{1}} % {{n}}, {{2}}{})"
+_SCATTER = "{{0}}.{}({{dim}}, {{1}} % {{0}}.shape[{{dim}}], {{2}}{})"
 
 
 def _scatter(name: str, method: str, more: str = "", dtypes: frozenset[str] = ALL_NUMBERS) -> Operator:
@@ -198,7 +198,7 @@ ROWS = (
     _scatter("scatter_reduce_outside", "scatter_reduce", ", reduce='amax', include_self=False", REAL_NUMBERS),
     kernel_row(
         "scatter_number",
-        "{0}.scatter({dim}, {1} % {n}, {value})",
+        "{0}.scatter({dim}, {1} % {0}.shape[{dim}], {value})",
         (operand(REAL_NUMBERS), _LIKE),
         _scattered,
         (FILLED_DIM, _NUMBER),
@@ -210,44 +210,44 @@ ROWS = (
     ),
     kernel_row(
         "index_fill",
-        "{0}.index_fill({dim}, {1} % {n}, {value})",
+        "{0}.index_fill({dim}, {1} % {0}.shape[{dim}], {value})",
         (operand(REAL_NUMBERS), _LINE),
         _at_lines,
         (FILLED_DIM, _NUMBER),
     ),
     kernel_row(
         "index_select_kernel",
-        "{0}.index_select({dim}, {1} % {n})",
+        "{0}.index_select({dim}, {1} % {0}.shape[{dim}])",
         (operand(ALL_NUMBERS), _LINE),
         _along_line,
         (FILLED_DIM,),
     ),
     kernel_row(
         "gather_kernel",
-        "{0}.gather({dim}, {1} % {n})",
+        "{0}.gather({dim}, {1} % {0}.shape[{dim}])",
         (operand(ALL_NUMBERS), _LIKE),
         _scattered,
         (FILLED_DIM,),
     ),
     kernel_row(
         "take_along_dim",
-        "torch.take_along_dim({0}, {1} % {n}, {dim})",
+        "torch.take_along_dim({0}, {1} % {0}.shape[{dim}], {dim})",
         (operand(ALL_NUMBERS), _LIKE),
         _scattered,
         (FILLED_DIM,),
     ),
     kernel_row(
-        "take_kernel", "torch.take({0}, {1} % {elements})", (operand(ALL_NUMBERS), operand(_INT)), _taken
+        "take_kernel", "torch.take({0}, {1} % {0}.numel())", (operand(ALL_NUMBERS), operand(_INT)), _taken
     ),
     kernel_row(
         "index_put_sum",
-        "{0}.index_put(({1} % {n},), {2}, accumulate=True)",
+        "{0}.index_put(({1} % {0}.shape[0],), {2}, accumulate=True)",
         (operand(ALL_NUMBERS), _LINE, _SAME_DTYPE),
         lambda m, a: _at_lines(m, {"dim": 0}),
     ),
     kernel_row(
         "put_sum",
-        "torch.ops.aten.put({0}, {1} % {elements}, {2}, True)",
+        "torch.ops.aten.put({0}, {1} % {0}.numel(), {2}, True)",
         (operand(REAL_NUMBERS), operand(_INT), _TWIN_OF_INDEX),
         lambda m, a: (_taken(m, a), _as_first(m, a))[1],
     ),
@@ -307,19 +307,19 @@ ROWS = (
     ),
     kernel_row(
         "embedding_bag_sum",
-        "torch.nn.functional.embedding_bag({1} % {n}, {0}, mode='sum')",
+        "torch.nn.functional.embedding_bag({1} % {0}.shape[0], {0}, mode='sum')",
         (operand(frozenset({"float32", "float64"})), operand(_INT)),
         _batches,
     ),
     kernel_row(
         "embedding_bag_mean",
-        "torch.nn.functional.embedding_bag({1} % {n}, {0}, mode='mean')",
+        "torch.nn.functional.embedding_bag({1} % {0}.shape[0], {0}, mode='mean')",
         (operand(frozenset({"float32", "float64"})), operand(_INT)),
         _batches,
     ),
     kernel_row(
         "embedding_bag_max",
-        "torch.nn.functional.embedding_bag({1} % {n}, {0}, mode='max')",
+        "torch.nn.functional.embedding_bag({1} % {0}.shape[0], {0}, mode='max')",
         (operand(frozenset({"float32", "float64"})), operand(_INT)),
         _batches,
     ),

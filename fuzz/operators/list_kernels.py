@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fuzz.operators.builders import elementwise
 from fuzz.operators.dtypes import FLOATS
 from fuzz.operators.kernel_rows import (
-    REAL_NUMBERS,
     SINGLE,
     choice,
     equal,
@@ -89,22 +88,18 @@ def _drawn(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return unknown_layout(metas[0].dtype, metas[0].size)
 
 
-def _into(name: str) -> Operator:
-    """A pointwise function whose result is written to a tensor that the function has made."""
-    source = f"torch.{name}({{0}}, {{1}}, out=torch.empty({{0}}.shape, dtype={{0}}.dtype{{device}}))"
-    return kernel_row(
-        f"{name}_into_new",
-        source,
-        (operand(REAL_NUMBERS), equal(REAL_NUMBERS)),
-        _drawn_or_made,
-        differentiable=False,
-    )
-
-
-def _drawn_or_made(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    if metas[0][:2] != metas[1][:2]:
-        raise Mismatch("operands of one dtype and size are needed")
+def _written_views(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    filled(metas)
+    if not metas[0].size or metas[0].size[0] < 2:
+        raise Mismatch("rows are needed")
     return unknown_layout(metas[0].dtype, metas[0].size)
+
+
+def _list_written(name: str, written: str) -> Operator:
+    """A list operator that writes to views of one new tensor, which is the result."""
+    source = "(lambda x: (" + written + ", x)[1])({0}.clone())"
+    attributes = (_NUMBER,) if "{value}" in written else ()
+    return kernel_row(name, source, (operand(FLOATS),), _written_views, attributes)
 
 
 ROWS = (
@@ -117,6 +112,12 @@ ROWS = (
     _binary("lerp", ", 0.3"),
     *(_ternary(name) for name in ("addcmul", "addcdiv")),
     kernel_row("foreach_norm", f"torch._foreach_norm({_PAIR})", (operand(SINGLE), _ANY_FLOAT), _norms),
+    _list_written("foreach_mul_of_views", "torch._foreach_mul_([x[::2], x[1::2]], {value})"),
+    _list_written("foreach_add_of_views", "torch._foreach_add_([x[1:], x[:-1]], {value})"),
+    _list_written("foreach_sin_of_views", "torch._foreach_sin_([x[:1], x.mT if x.dim() > 1 else x])"),
+    _list_written(
+        "foreach_copy_of_views", "torch._foreach_copy_([x[:1], x[1:2]], [x[1:2].exp(), x[:1].neg()])"
+    ),
     kernel_row(
         "normal_tensors",
         "torch.normal({0}, {1}.abs())",

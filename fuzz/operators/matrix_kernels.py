@@ -100,7 +100,9 @@ def _function(
 
 def _gram(text: str) -> str:
     """A function of a positive definite matrix."""
-    return text.format("({0} @ {0}.mT.conj() + {n} * torch.eye({n}, dtype={0}.dtype{device}))")
+    return text.format(
+        "({0} @ {0}.mT.conj() + {0}.shape[0] * torch.eye({0}.shape[0], dtype={0}.dtype{device}))"
+    )
 
 
 def _one(sizes: Sequence[Size]) -> Size:
@@ -246,7 +248,7 @@ ROWS = (
     _function(
         "solve_triangular",
         "torch.linalg.solve_triangular("
-        "{0}.triu() + 3 * torch.eye({n}, dtype={0}.dtype{device}), {0}, upper=True)",
+        "{0}.triu() + 3 * torch.eye({0}.shape[0], dtype={0}.dtype{device}), {0}, upper=True)",
         _itself,
     ),
     _function(
