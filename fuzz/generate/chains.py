@@ -1,9 +1,9 @@
 """Chains: independent sequences of one to four operators on arguments of one dtype, several in a program.
 
 What a kernel gets wrong depends on its dtype, on how its loops are cut, and on its numbers. So a chain has a
-dtype of its own, sizes of up to a few thousand elements (a vector loop with a tail, tiles, a split reduction),
-arguments that lie in several ways, and numbers of one value class. A compile takes most of the time of such a
-chains share one, and have no operand in common, so that a difference names its chain.
+dtype of its own, sizes of up to a few thousand elements (a vector loop with a tail, tiles, split reductions),
+arguments that lie in several ways, and numbers of a value class. A compile takes most of the time of such a
+case: several chains share one. They have no operand in common, so that a difference names its chain.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from fuzz.generate.motifs import patterns
 from fuzz.generate.profiles import Profile
 from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.ir.value_classes import FORMULAS, VALUES
-from fuzz.operators import OPERATORS, Kind, Operand, Operator
+from fuzz.operators import OPERATORS, Kind, Mismatch, Operand, Operator
 from fuzz.operators.dtypes import FLOATS, INEXACT
 from fuzz.operators.layout import contiguous_strides
-from fuzz.operators.row import Meta, Size
+from fuzz.operators.row import Constant, Meta, Size
 from fuzz.program.decode import Argument, Root, Storage, View
 
 TRIES = 24  # for one statement, before a chain is left shorter
+FITTING = 12  # draws of sizes, until the operator that they are for takes some
+WANTED = 0.6  # the chance that sizes and dtypes are drawn for an operator
 LATEST = 0.8  # the chance that an operator is applied to the chain's latest result
 
 _DTYPES = (
@@ -33,6 +35,7 @@ _DTYPES = (
     *("float64", "int64", "int32", "uint8", "int8", "int16", "bool") * 2,
     *("complex64", "complex128"),
 )
+_KERNELS = tuple(name for name, row in OPERATORS.items() if row.kind is Kind.KERNEL)
 _REFUSED = tuple(name for name, row in OPERATORS.items() if row.kind is Kind.REFUSED)
 
 
@@ -43,10 +46,12 @@ class Chain:
     Attributes:
         names: its arguments and results, in the order in which they came.
         length: how many operators it is to have.
+        first: the operator that its sizes and dtypes were drawn for, if they were.
     """
 
     names: list[str]
     length: int
+    first: str | None
 
 
 def draw_chain_inputs(choices: Choices, profile: Profile, state: AbstractState) -> tuple[Inputs, list[Chain]]:
@@ -56,9 +61,11 @@ def draw_chain_inputs(choices: Choices, profile: Profile, state: AbstractState) 
     chains: list[Chain] = []
     for _ in range(choices.integer(*profile.chains)):
         first = len(arguments)
-        _draw_chain_arguments(choices, profile, storages, arguments)
+        row = OPERATORS[choices.pick(_KERNELS)] if choices.chance(WANTED) else None
+        kinds = _draw_kinds(choices, row)
+        _draw_chain_arguments(choices, profile, kinds, storages, arguments)
         names = [f"a{number}" for number in range(first, len(arguments))]
-        chains.append(Chain(names, choices.integer(1, 4)))
+        chains.append(Chain(names, choices.integer(1, 3), None if row is None else row.name))
     return bind_arguments(state, storages, arguments), chains
 
 
@@ -72,8 +79,13 @@ def build_chains(builder: ProgramBuilder, chains: Sequence[Chain]) -> None:
             chain.names += made
             if made:
                 chain.length = min(chain.length, 2)
+        if chain.first is not None:
+            for _ in range(TRIES):
+                if _append(builder, chain, OPERATORS[chain.first]):
+                    chain.length -= 1
+                    break
         for _ in range(chain.length):
-            if builder.over or not _extend(builder, chain, None):
+            if builder.over or not _extend(builder, chain):
                 break
     if builder.profile.refused and builder.choices.chance(builder.profile.refused):
         builder.reckless = True
@@ -83,13 +95,10 @@ def build_chains(builder: ProgramBuilder, chains: Sequence[Chain]) -> None:
                 return
 
 
-def _extend(builder: ProgramBuilder, chain: Chain, rows: Sequence[str] | None) -> bool:
+def _extend(builder: ProgramBuilder, chain: Chain) -> bool:
     """Append one more operator to a chain, if one is found."""
     for _ in range(TRIES):
-        if rows is None:
-            _, names = builder.choices.pick(builder.weighted_ops)
-        else:
-            names = rows
+        _, names = builder.choices.pick(builder.weighted_ops)
         if _append(builder, chain, OPERATORS[builder.choices.pick(names)]):
             return True
     return False
@@ -133,30 +142,70 @@ def _fits(builder: ProgramBuilder, operand: Operand, name: str, metas: Sequence[
 # arguments
 
 
+def _draw_kinds(choices: Choices, row: Operator | None) -> list[tuple[str, Size]]:
+    """Dtypes and sizes that go together: of a whole, what broadcasts with it or is multiplied by it, perhaps
+    of an index and a mask. If there is a row, such that it takes some of them."""
+    kinds: list[tuple[str, Size]] = []
+    dtypes = _DTYPES if row is None else [d for d in _DTYPES if d in row.operands[0].dtypes] or _DTYPES
+    for _ in range(FITTING):
+        dtype = choices.pick(dtypes)
+        sizes = draw_chain_sizes(choices)
+        kinds = [(dtype, size) for size in sizes[: choices.integer(2, len(sizes))]]
+        if choices.chance(0.08):
+            kinds[-1] = (choices.pick(_DTYPES), kinds[-1][1])
+        whole = sizes[0]
+        if choices.chance(0.4) or _takes(row, "int64"):
+            kinds.append(("int64", (choices.pick(whole) if whole else 1,) if choices.chance(0.5) else whole))
+        if choices.chance(0.15) or _takes(row, "bool"):
+            kinds.append(("bool", whole))
+        if row is None or _takes_some(choices, row, kinds):
+            break
+    return kinds
+
+
+def _takes(row: Operator | None, dtype: str) -> bool:
+    """Whether an operand has to be of this dtype."""
+    return row is not None and any(operand.dtypes == {dtype} for operand in row.operands)
+
+
+def _takes_some(choices: Choices, row: Operator, kinds: Sequence[tuple[str, Size]]) -> bool:
+    """Whether a row takes operands among tensors of these dtypes and sizes."""
+    known = [Meta(dtype, size, contiguous_strides(size)) for dtype, size in kinds]
+    for _ in range(3):
+        metas: list[Meta] = []
+        for operand in row.operands:
+            fitting = [meta for meta in known if meta.dtype in operand.dtypes and operand.fits(meta, metas)]
+            if not fitting:
+                break
+            metas.append(choices.pick(fitting))
+        if len(metas) < len(row.operands):
+            continue
+        try:
+            attributes: dict[str, Constant] = {}
+            for attribute in row.attributes:
+                attributes[attribute.name] = attribute.draw(choices, metas, attributes)
+            row.rule(metas, attributes)
+        except Mismatch:
+            continue
+        return True
+    return False
+
+
 def _draw_chain_arguments(
-    choices: Choices, profile: Profile, storages: list[Storage], arguments: list[Argument]
+    choices: Choices,
+    profile: Profile,
+    kinds: Sequence[tuple[str, Size]],
+    storages: list[Storage],
+    arguments: list[Argument],
 ) -> None:
-    """The arguments of one chain: tensors of sizes that go together, an index and a mask."""
-    dtype = choices.pick(_DTYPES)
-    values = _draw_values(choices, profile, dtype)
-    sizes = draw_chain_sizes(choices)
-    needs = dtype in INEXACT and choices.chance(profile.requires_grad)
-    count = choices.integer(2, len(sizes))
-    for number, size in enumerate(sizes[:count]):
-        own = values if number == 0 or choices.chance(0.6) else _draw_values(choices, profile, dtype)
-        kind = dtype
-        if number and choices.chance(0.08):
-            kind = choices.pick(_DTYPES)
-            own = own if kind in VALUES[own] else "plain"
-        _append_argument(choices, storages, arguments, kind, size, own, needs and kind in INEXACT)
-    whole = sizes[0]
-    if choices.chance(0.5):
-        line = choices.chance(0.5)
-        size = (choices.pick(whole) if whole else 1,) if line else whole
-        values = choices.pick(("plain", "plain", "limits", "large"))
-        _append_argument(choices, storages, arguments, "int64", size, values, False)
-    if choices.chance(0.25):
-        _append_argument(choices, storages, arguments, "bool", whole, "plain", False)
+    """The arguments of one chain, of these dtypes and sizes, most of one value class."""
+    values = _draw_values(choices, profile, kinds[0][0])
+    needs = choices.chance(profile.requires_grad)
+    for dtype, size in kinds:
+        own = values
+        if dtype not in VALUES[values] or choices.chance(0.3):
+            own = _draw_values(choices, profile, dtype)
+        _append_argument(choices, storages, arguments, dtype, size, own, needs and dtype in INEXACT)
 
 
 def _draw_values(choices: Choices, profile: Profile, dtype: str) -> str:
@@ -172,7 +221,7 @@ def _draw_values(choices: Choices, profile: Profile, dtype: str) -> str:
 
 def draw_chain_sizes(choices: Choices) -> list[Size]:
     """Sizes that go together: a whole, what broadcasts with it, what it is multiplied by."""
-    kind = choices.integer(0, 11)
+    kind = choices.integer(0, 14)
     if kind == 0:
         n = choices.pick((1, 2, 3, 17, 64, 100, 511, 1000, 2049, 4000))
         return [(n,), (n,), (n,), (1,), (n,)]
@@ -193,6 +242,14 @@ def draw_chain_sizes(choices: Choices) -> list[Size]:
         n = choices.integer(1, 9)
         return [(n, n), (n, n), (n, n), (n,), (n, 1)]
     m, n = choices.integer(1, 70), choices.integer(1, 57)
+    if kind >= 12:
+        k, b = choices.integer(1, 40), choices.integer(1, 3)
+        m, n = min(m, 40), min(n, 30)
+        if kind == 12:
+            return [(m, k), (k, n), (m, n), (n,), (m,), (k,)]
+        if kind == 13:
+            return [(b, m, k), (n, k), (n,)] if choices.chance(0.5) else [(m, k), (n, k), (n,), (m, n)]
+        return [(b, m, k), (b, k, n), (b, m, n), (m, n), (n,)]
     if kind == 7:
         m, n = choices.pick(((1, 3000), (3000, 1), (2, 2000), (16, 256), (256, 16), (33, 65), (64, 64)))
     return [(m, n), (m, n), (n, m), (n,), (m, 1), (n, n) if n <= 60 else (n,), (m,)]

@@ -250,7 +250,7 @@ def _make_profiles() -> Mapping[str, Profile]:
         _BASE,
         name="lowerings",
         kinds=_KERNELS,
-        chains=(1, 4),
+        chains=(1, 3),
         elements=4096,
         statements=(16, 16),
         values=0.6,

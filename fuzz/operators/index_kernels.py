@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.operators.builders import FILLED_DIM
-from fuzz.operators.dtypes import BOOL, FLOATS, INTEGERS
+from fuzz.operators.dtypes import BOOL, FLOATS
 from fuzz.operators.kernel_rows import (
     ALL_NUMBERS,
     REAL_AND_BOOL,
@@ -162,13 +162,6 @@ def _batches(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     return unknown_layout(table.dtype, (indices.size[0], table.size[1]))
 
 
-def _bins(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    filled(metas)
-    if len(metas[0].size) != 1:
-        raise Mismatch("a line is needed")
-    return unknown_layout("int64", (6,))
-
-
 def _codes(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return unknown_layout("int64", (*metas[0].size, 6))
 
@@ -298,9 +291,6 @@ ROWS = (
         _searched,
         (choice("right", "bool", (False, True)),),
         differentiable=False,
-    ),
-    kernel_row(
-        "bincount", "torch.bincount({0} % 6, minlength=6)", (operand(INTEGERS),), _bins, differentiable=False
     ),
     kernel_row(
         "one_hot", "torch.nn.functional.one_hot({0} % 6, 6)", (operand(_INT),), _codes, differentiable=False

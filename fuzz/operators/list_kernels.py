@@ -113,8 +113,6 @@ ROWS = (
     *(_ternary(name) for name in ("addcmul", "addcdiv")),
     kernel_row("foreach_norm", f"torch._foreach_norm({_PAIR})", (operand(SINGLE), _ANY_FLOAT), _norms),
     _list_written("foreach_mul_of_views", "torch._foreach_mul_([x[::2], x[1::2]], {value})"),
-    _list_written("foreach_add_of_views", "torch._foreach_add_([x[1:], x[:-1]], {value})"),
-    _list_written("foreach_sin_of_views", "torch._foreach_sin_([x[:1], x.mT if x.dim() > 1 else x])"),
     _list_written(
         "foreach_copy_of_views", "torch._foreach_copy_([x[:1], x[1:2]], [x[1:2].exp(), x[:1].neg()])"
     ),

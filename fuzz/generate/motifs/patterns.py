@@ -248,7 +248,7 @@ def list_written(builder: ProgramBuilder, names: Sequence[str]) -> None:
             _append(builder, "foreach_add_", view, twin)
         case 2:
             _append(builder, "custom_accumulate_", view, twin)
-    _append(builder, choices.pick(("foreach_mul_of_views", "foreach_add_of_views", *_REDUCTIONS)), made)
+    _append(builder, choices.pick((*_POINTWISE, *_REDUCTIONS)), made)
 
 
 def mixed_precision(builder: ProgramBuilder, names: Sequence[str]) -> None:
