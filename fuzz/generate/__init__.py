@@ -21,9 +21,10 @@ from fuzz.choices import Choices
 from fuzz.generate.arguments import Inputs, bind_arguments, draw_inputs
 from fuzz.generate.blocks import build
 from fuzz.generate.chains import Chain, build_chains, draw_chain_inputs
-from fuzz.generate.later_calls import draw_changed, draw_later, draw_resized
+from fuzz.generate.later_calls import draw_changed, draw_later
 from fuzz.generate.profiles import MAX_ELEMENTS, PROFILES, Profile
 from fuzz.generate.program_builder import MAX_RANK, ProgramBuilder
+from fuzz.generate.resized_calls import draw_resized
 from fuzz.generate.scenes import SCENES
 from fuzz.generate.steps import draw_call_in_two_threads, draw_equal_later_calls, draw_marked, draw_steps
 from fuzz.program.decode import Branch, Dict, Literal, Program, ProgramError, Ref, Scenario, Seq, Tree

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from fuzz.abstract.state import AbstractState
@@ -35,7 +36,6 @@ _DTYPES = (
     *("float64", "int64", "int32", "uint8", "int8", "int16", "bool") * 2,
     *("complex64", "complex128"),
 )
-_KERNELS = tuple(name for name, row in OPERATORS.items() if row.kind is Kind.KERNEL)
 _REFUSED = tuple(name for name, row in OPERATORS.items() if row.kind is Kind.REFUSED)
 
 
@@ -61,12 +61,19 @@ def draw_chain_inputs(choices: Choices, profile: Profile, state: AbstractState) 
     chains: list[Chain] = []
     for _ in range(choices.integer(*profile.chains)):
         first = len(arguments)
-        row = OPERATORS[choices.pick(_KERNELS)] if choices.chance(WANTED) else None
+        row = OPERATORS[choices.pick(_kernels(profile.operators))] if choices.chance(WANTED) else None
         kinds = _draw_kinds(choices, row)
         _draw_chain_arguments(choices, profile, kinds, storages, arguments)
         names = [f"a{number}" for number in range(first, len(arguments))]
         chains.append(Chain(names, choices.integer(1, 3), None if row is None else row.name))
     return bind_arguments(state, storages, arguments), chains
+
+
+@lru_cache(maxsize=64)
+def _kernels(chosen: frozenset[str] | None) -> tuple[str, ...]:
+    """The operators that sizes may be drawn for: of the wide table, or those of it that are asked for."""
+    known = tuple(name for name, row in OPERATORS.items() if row.kind is Kind.KERNEL)
+    return tuple(name for name in known if chosen is None or name in chosen) or known
 
 
 def build_chains(builder: ProgramBuilder, chains: Sequence[Chain]) -> None:
@@ -244,7 +251,7 @@ def draw_chain_sizes(choices: Choices) -> list[Size]:
     m, n = choices.integer(1, 70), choices.integer(1, 57)
     if kind >= 12:
         k, b = choices.integer(1, 40), choices.integer(1, 3)
-        m, n = min(m, 40), min(n, 30)
+        m, n = min(m, 30), min(n, 30)
         if kind == 12:
             return [(m, k), (k, n), (m, n), (n,), (m,), (k,)]
         if kind == 13:

@@ -123,47 +123,6 @@ def draw_changed(choices: Choices, profile: Profile, program: Program, change: C
     return ()
 
 
-def draw_resized(choices: Choices, program: Program) -> tuple[Call, ...]:
-    """Two later calls of a program that has none: a length is another one in each, 0 and 1 among them."""
-    lengths = sorted({n for storage in program.storages for n in storage.size})
-    if not lengths:
-        return ()
-    sizes = literal_sizes(program)
-    first = Call(program.storages, program.arguments, program.scenario)
-    later: list[Call] = []
-    old = choices.pick(lengths)
-    for new in (choices.pick((1, 0, 2, old + 1)), choices.pick((old + 7, 2 * old, 3, 17))):
-        call = _resized(first, old, new)
-        if call is not None and eager_accepts(with_call(program, call), sizes=sizes):
-            later.append(call)
-    return tuple(later)
-
-
-def _resized(call: Call, old: int, new: int) -> Call | None:
-    """The call with one length another one wherever a storage or a view has it, or None if it has no room."""
-
-    def change(size: Size) -> Size:
-        return tuple(new if n == old else n for n in size)
-
-    storages = tuple(replace(storage, size=change(storage.size)) for storage in call.storages)
-    if any(prod(storage.size) > MOST_ELEMENTS for storage in storages):
-        return None
-    arguments: list[Argument] = []
-    for argument in call.arguments:
-        if isinstance(argument, View):
-            size, order = change(argument.size), sorted(argument.stride, reverse=True)
-            if 0 in argument.stride or argument.offset or len(set(order)) < len(order):
-                return None if size != argument.size else call
-            dense = contiguous_strides(tuple(size[argument.stride.index(step)] for step in order))
-            argument = replace(
-                argument, size=size, stride=tuple(dense[order.index(s)] for s in argument.stride)
-            )
-            if not _fits(argument, storages[argument.storage]):
-                return None
-        arguments.append(argument)
-    return Call(storages, tuple(arguments), call.scenario)
-
-
 def defined_final_state(program: Program, sizes: Sizes, reckless: bool = False) -> AbstractState | None:
     """What is known at the end of a program of one call, if eager runs each of its statements, and a backward
     after it, to a defined end. `sizes` are those that are in the text already; others are added. If
@@ -299,7 +258,7 @@ def _lengthen_views(choices: Choices, _profile: Profile, call: Call) -> Call:
     for argument in call.arguments:
         if isinstance(argument, View) and argument.size[:1] == (old,):
             longer = replace(argument, size=(new, *argument.size[1:]))
-            if _fits(longer, call.storages[argument.storage]):
+            if fits_storage(longer, call.storages[argument.storage]):
                 argument = longer
         arguments.append(argument)
     return replace(call, arguments=tuple(arguments))
@@ -323,7 +282,7 @@ def _shift_view(choices: Choices, _profile: Profile, call: Call) -> Call:
     )
 
 
-def _fits(view: View, storage: Storage) -> bool:
+def fits_storage(view: View, storage: Storage) -> bool:
     """Whether a root has the elements of a view."""
     return view.offset + _last(view) < _room(view, storage)
 
@@ -407,7 +366,7 @@ def move_argument(choices: Choices, _profile: Profile, call: Call) -> Call:
                 others.append(Duplicate(i))
             if isinstance(argument, View) and other.storage != argument.storage:
                 new, old = call.storages[other.storage], call.storages[argument.storage]
-                if new.dtype == old.dtype and _fits(argument, new):
+                if new.dtype == old.dtype and fits_storage(argument, new):
                     others.append(replace(argument, storage=other.storage))
     if not others:
         return call

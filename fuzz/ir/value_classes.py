@@ -15,7 +15,7 @@ VALUES = {
     "plain": FLOATS | COMPLEX | INTEGERS | {"bool"},
     "special": FLOATS,
     "limits": FLOATS | INTEGERS,
-    "large": FLOATS | INTEGERS,
+    "large": frozenset({"bfloat16", "float32", "float64", "int32", "int64"}),
     "inexact": FLOATS | COMPLEX,
     "halves": FLOATS,
     "domain": FLOATS,
@@ -105,7 +105,6 @@ def _limits(dtype: str) -> tuple[int | float, ...]:
 
 def _large(dtype: str) -> tuple[int | float, ...]:
     if dtype in INTEGERS:
-        bits = _BITS[dtype]
-        least = 0 if dtype == "uint8" else -(2**bits)
-        return tuple(number for number in _LARGE if least <= number < 2**bits)
-    return tuple(float(number) for number in _LARGE if abs(number) <= _LIMITS[dtype][0])
+        bound = 2 ** _BITS[dtype]
+        return tuple(number for number in _LARGE if -bound <= number < bound)
+    return tuple(map(float, _LARGE))

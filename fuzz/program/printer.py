@@ -145,7 +145,7 @@ def upcast(program: Program) -> Program | None:
 def _upcast_storage(storage: Storage) -> Storage:
     """The storage in double precision, with the numbers that it has, however they were rounded."""
     dtype = _double(storage.dtype)
-    if dtype == storage.dtype or storage.values in ("plain", "special", "singular"):
+    if dtype == storage.dtype or storage.values in ("plain", "singular"):
         return replace(storage, dtype=dtype)
     return replace(storage, dtype=dtype, precision=storage.precision or storage.dtype)
 
