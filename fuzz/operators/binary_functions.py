@@ -90,7 +90,8 @@ def _scaled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
     dtype = promote_dtypes(metas)
     if isinstance(attributes["alpha"], float) and dtype not in INEXACT:
         raise Mismatch("a fraction times integers")
-    return elementwise(dtype, metas)
+    [result] = elementwise(dtype, metas)
+    return (Result(result.meta._replace(stride=None, offset=0)),)
 
 
 def _double(dtype: str) -> str:
@@ -138,7 +139,13 @@ ROWS = (
     ),
     *(_function(name, REAL_AND_BOOL, fractional) for name in ("atan2", "copysign", "xlogy")),
     *(_function(name, FLOATS) for name in ("hypot", "logaddexp", "logaddexp2")),
-    _detached("heaviside", "torch.heaviside({0}, {1})", REAL_NUMBERS),
+    kernel_row(
+        "heaviside",
+        "torch.heaviside({0}.detach(), {1}.detach())",
+        (operand(REAL_NUMBERS), twin(REAL_NUMBERS)),
+        pointwise(),
+        differentiable=False,
+    ),
     _function("float_power", REAL_AND_BOOL, _double),
     *(_function(name, _BITS) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")),
     *(_function(name, INTEGERS) for name in ("gcd", "lcm")),

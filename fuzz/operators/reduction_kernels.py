@@ -159,6 +159,12 @@ def _difference(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     return unknown_layout(metas[0].dtype, tuple(size))
 
 
+def _joined_area(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if not metas[0].size:
+        raise Mismatch("no dimension")
+    return _along(same)(metas, {**attributes, "keepdim": False})
+
+
 def _pairs(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     filled(metas)
     return new_tensor(metas[0].dtype, ()) * 2
@@ -412,7 +418,7 @@ ROWS = (
         "trapezoid",
         "torch.trapezoid({0}, dim={dim})",
         (operand(FLOATS),),
-        lambda m, a: _along(same)(m, {**a, "keepdim": False}),
+        _joined_area,
         (FILLED_DIM,),
     ),
     *(

@@ -231,9 +231,11 @@ def root_values_text(storage: Storage, device: str) -> str:
     if storage.values != "plain":
         given = storage.precision or storage.dtype
         numbers = number_table(storage.values, given)
-        table = f"torch.tensor({constant_text(numbers)}, dtype=torch.{given}{device})"
+        # (An index without dimensions would give a view of the table.)
+        shown = numbers if storage.size else numbers[storage.seed % len(numbers)]
+        table = f"torch.tensor({constant_text(shown)}, dtype=torch.{given}{device})"
         converted = f".to(torch.{storage.dtype})" if given != storage.dtype else ""
-        return f"{table}[{ramp} % {len(numbers)}]{converted}"
+        return f"{table}{f'[{ramp} % {len(numbers)}]' if storage.size else ''}{converted}"
     if storage.dtype in COMPLEX:
         return f"(({ramp} % 13 / 4 - 1.625).to(torch.{storage.dtype}) * (1 - 0.5j))"
     if storage.dtype in FLOATS:
