@@ -59,6 +59,7 @@ def draw_chain_inputs(choices: Choices, profile: Profile, state: AbstractState) 
     storages: list[Storage] = []
     arguments: list[Argument] = []
     chains: list[Chain] = []
+    assert profile.chains is not None
     for _ in range(choices.integer(*profile.chains)):
         first = len(arguments)
         row = OPERATORS[choices.pick(_kernels(profile.operators))] if choices.chance(WANTED) else None

@@ -76,6 +76,17 @@ def _layer(sizes: Sequence[Size]) -> Size:
     return (*sizes[0][:-1], sizes[1][0])
 
 
+def _covariance(sizes: Sequence[Size]) -> Size:
+    if min(sizes[0]) < 2:
+        raise Mismatch("a covariance of fewer than two")
+    return sizes[0][0], sizes[0][0]
+
+
+def _distances(sizes: Sequence[Size]) -> Size:
+    _require(sizes[0][1] == sizes[1][1])
+    return sizes[0][0], sizes[1][0]
+
+
 def _function(
     name: str,
     source: str,
@@ -223,13 +234,13 @@ ROWS = (
         "cov",
         "torch.cov({0})",
         (operand(SINGLE),),
-        _product(lambda s: (_require(s[0][0] > 1 and s[0][1] > 1), (s[0][0], s[0][0]))[1], 2),
+        _product(_covariance, 2),
     ),
     kernel_row(
         "cdist_order",
         "torch.cdist({0}, {1}, p={order})",
         (operand(SINGLE), _SAME_DTYPE),
-        _product(lambda s: (_require(s[0][1] == s[1][1]), (s[0][0], s[1][0]))[1], 2, 2),
+        _product(_distances, 2, 2),
         (choice("order", "number", (1, 2, 0, 3)),),
     ),
     _function("det", "torch.linalg.det({0})", _one),

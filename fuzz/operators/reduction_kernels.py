@@ -201,6 +201,18 @@ def _as_operand(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, 
     return unknown_layout(metas[0].dtype, metas[0].size)
 
 
+def _renormed(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    within(attributes, "order", 1, 3)
+    if len(metas[0].size) < 2:
+        raise Mismatch("two dimensions are needed")
+    return _as_operand(metas, attributes)
+
+
+def _distance(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    filled(metas)
+    return unknown_layout(one_dtype(metas), ())
+
+
 def _quantile(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     within(attributes, "q", 0, 1)
     return unknown_layout(metas[0].dtype, _reduced(metas, attributes))
@@ -259,7 +271,7 @@ _CRITERIA = (
     *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss"),
     *("binary_cross_entropy_with_logits", "hinge_embedding_loss"),
 )
-_PROBABILITIES = {"first": "{0}.sigmoid()", "second": "{1}.sigmoid()"}
+_FIRST, _SECOND = "{0}.sigmoid()", "{1}.sigmoid()"  # probabilities
 _NORM_ORDERS = (2, 1, 0, 3, 0.5, -1, 1.7)
 
 ROWS = (
@@ -460,14 +472,14 @@ ROWS = (
         "renorm",
         "torch.renorm({0}, {order}, 0, 1.7)",
         (operand(SINGLE),),
-        lambda m, a: (within(a, "order", 1, 3), _as_operand(m, a))[1] if len(m[0].size) > 1 else _no_matrix(),
+        _renormed,
         (choice("order", "number", (2, 1, 3)),),
     ),
     kernel_row(
         "dist",
         "torch.dist({0}, {1}, {order})",
         (operand(SINGLE), twin(SINGLE)),
-        lambda m, a: (filled(m), unknown_layout(one_dtype(m), ()))[1],
+        _distance,
         (choice("order", "number", (2, 1, 0, 3)),),
     ),
     kernel_row(
@@ -498,11 +510,7 @@ ROWS = (
     _criterion("smooth_l1_loss", ", beta=0.3"),
     _criterion("huber_loss", ", delta=0.7"),
     _criterion("poisson_nll_loss", ", log_input=False", second="{1}.abs()", first="{0}.abs()"),
-    _criterion("binary_cross_entropy", **_PROBABILITIES),
-    _elementwise_criterion("binary_cross_entropy", **_PROBABILITIES),
+    _criterion("binary_cross_entropy", first=_FIRST, second=_SECOND),
+    _elementwise_criterion("binary_cross_entropy", first=_FIRST, second=_SECOND),
     _elementwise_criterion("kl_div"),
 )
-
-
-def _no_matrix() -> tuple[Result, ...]:
-    raise Mismatch("two dimensions are needed")

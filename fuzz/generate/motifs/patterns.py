@@ -259,7 +259,7 @@ def mixed_precision(builder: ProgramBuilder, names: Sequence[str]) -> None:
         return
     dtype = builder.state.meta(x).dtype
     other = choices.pick(("float16", "bfloat16", "float32", "int8", "int64", "uint8", "bool"))
-    made = _append(builder, choices.pick(_POINTWISE), x) or x
+    made: str | None = _append(builder, choices.pick(_POINTWISE), x) or x
     made = _append(builder, "to_copy", made, dtype=other)
     made = (
         _append(
