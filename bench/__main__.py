@@ -23,7 +23,7 @@ from bench.compiler import (
     scaling,
     startup,
 )
-from bench.fuzzer import bisection, bucket_purity, detection, mutmut, nnsmith, throughput
+from bench.fuzzer import bisection, bucket_purity, detection, mutmut, nnsmith, reach, throughput
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`; one
@@ -45,6 +45,7 @@ COMMANDS: dict[str, ModuleType] = {
     "partition": partition,
     "power": detection,
     "purity": bucket_purity,
+    "reach": reach,
     "replay_graphs": replay_graphs,
     "scale": scaling,
     "start": startup,

@@ -109,6 +109,16 @@ def _command_line_parser() -> argparse.ArgumentParser:
     )
     traits.add_argument("--json", action="store_true", help=_JSON)
 
+    probe = _command(commands, "probe", "probes:probe", "ask a target what it takes, one thing at a time")
+    probe.add_argument("--target", required=True, metavar="T", help=_TARGET)
+    probe.add_argument(
+        "--out", type=Path, metavar="FILE", help="the capability file (default: TARGET.toml), see `run`"
+    )
+    probe.add_argument("--all", action="store_true", help="each trait in a line, not one screen of them")
+    _add_case_timeout(probe)
+    probe.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
+    probe.add_argument("--json", action="store_true", help=_JSON)
+
     doctor = _command(
         commands, "doctor", "installation:doctor", "say whether all works with the torch that is installed"
     )
@@ -143,6 +153,12 @@ def _add_run(commands: Any) -> None:
     )
     run.add_argument(
         "--without", type=_names, default=(), metavar="NAMES", help="do not judge these clauses or sets"
+    )
+    run.add_argument(
+        "--capabilities",
+        type=Path,
+        metavar="FILE",
+        help="draw no program that has what this file of `aotfuzz probe` leaves out",
     )
     run.add_argument("--jobs", type=_count, metavar="J", help=_JOBS)
     _add_folder(run)
@@ -208,6 +224,10 @@ def _add_folder(parser: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where results go (default: a new folder in ./campaigns)"
     )
+    _add_case_timeout(parser)
+
+
+def _add_case_timeout(parser: Any) -> None:
     parser.add_argument(
         "--case-timeout",
         type=_positive,
@@ -267,6 +287,20 @@ def _add_reports(commands: Any) -> None:
     _add_ci_formats(diff, "each bucket that only DIR2 has")
     _add_import_profile(diff)
     diff.add_argument("--json", action="store_true", help=_JSON)
+
+    history = _command(
+        commands, "history", "campaigns:history", "campaigns of many nights as one table and one HTML page"
+    )
+    history.add_argument("folders", nargs="+", type=Path, metavar="DIR")
+    history.add_argument(
+        "--out",
+        type=Path,
+        default=Path("history.html"),
+        metavar="FILE",
+        help="the page (default: history.html)",
+    )
+    _add_import_profile(history)
+    history.add_argument("--json", action="store_true", help=_JSON)
 
     export = _command(commands, "export", "campaigns:export", "print a campaign as JSON lines")
     export.add_argument("folder", type=Path, metavar="DIR")

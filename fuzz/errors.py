@@ -37,6 +37,20 @@ class CorpusError(FuzzError):
         super().__init__(one_line(f"{file}: {where}{what}" + (f" ({hint})" if hint else "")))
 
 
+class CapabilityFileError(FuzzError):
+    """A capability file cannot be read, or says what no such file says.
+
+    >>> str(CapabilityFileError(Path("mine.toml"), "dtype.float31", "no such trait", "float32 is one"))
+    'mine.toml: at dtype.float31: no such trait (float32 is one)'
+    """
+
+    def __init__(self, file: Path, key: str, what: str, hint: str) -> None:
+        """`key` is the key's place in the file ("" for the whole file)."""
+        self.file, self.key = file, key
+        where = f"at {key}: " if key else ""
+        super().__init__(one_line(f"{file}: {where}{what} ({hint})"))
+
+
 class StoreError(FuzzError):
     """The folder of a campaign cannot be written (any more), or already holds another campaign."""
 

@@ -36,6 +36,7 @@ from aot.cache.operator_table import (
 )
 from aot.capture.memory.metadata_log import MetadataMutation
 from aot.capture.memory.view_ops import ViewOp
+from aot.runtime.saved_values import Saved, SaveStrategy
 from aot.tensors.constants import CONSTANTS
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import SubclassCreationMeta, SubclassMeta
@@ -483,7 +484,7 @@ def _record_codec(kind: Any) -> tuple[Pack, Unpack]:
 
     def values(value: Any) -> Any:
         if not may_be(value):
-            raise Uncacheable("a call that an entry may not hold", value.op)
+            raise Uncacheable("a call that an entry may not hold", getattr(value, "op", "a backward's write"))
         return [getattr(value, name) for name in names]
 
     return _field_codecs(codecs, make, values)
@@ -502,7 +503,15 @@ def _may_be_reshape(change: MetadataMutation) -> bool:
     return changes_metadata(change.op) and accepts_arguments(change.op, (TENSOR, *change.args), change.kwargs)
 
 
-_MAY_BE: dict[type, Callable[[Any], bool]] = {ViewOp: _may_be_step, MetadataMutation: _may_be_reshape}
+def _may_be_saved(saved: Saved) -> bool:
+    return saved.how is not SaveStrategy.LIVE  # which a backward writes to, and no entry's does
+
+
+_MAY_BE: dict[type, Callable[[Any], bool]] = {
+    ViewOp: _may_be_step,
+    MetadataMutation: _may_be_reshape,
+    Saved: _may_be_saved,
+}
 
 
 def _refusing_codec(reason: str) -> tuple[Pack, Unpack]:

@@ -13,13 +13,14 @@ from torch import fx
 
 from aot import errors
 from aot.backends.compilers import nop
+from aot.capture.intercept.checkpoints import mark_module_state
 from aot.capture.intercept.exception_handlers import handlers_of, with_handler_check
 from aot.frontends.function import Partitioner
 from aot.frontends.module import aot_module
 from aot.inductor import Inductor
 from aot.partition.default import default_partition
 from aot.partition.min_cut import min_cut_rematerialization_partition
-from aot.torch_internals import dynamo_api
+from aot.torch_internals import dynamo_api, higher_order_ops
 
 __all__ = ["PARTITIONERS", "aotfuzz", "aotfuzz_inductor"]
 
@@ -118,6 +119,8 @@ def _partitioner_of_options(
 def _compile_dynamo_graph(graph: fx.GraphModule, **options: Any) -> Callable[..., Any]:
     copied = fx.Graph()
     copied.output(copied.graph_copy(graph.graph, {}))
+    state = (node for node in graph.graph.find_nodes(op="placeholder") if dynamo_api.is_module_state(node))
+    mark_module_state(graph, frozenset(state))
     numbers = _inline_number_inputs(copied)
     _assign_data(copied)
     compiled = aot_module(fx.GraphModule(graph, copied), **options).compiled
@@ -151,14 +154,26 @@ def _assign_data(graph: fx.Graph) -> None:
 
 def _inline_number_inputs(graph: fx.Graph) -> frozenset[int]:
     """Put numbers in place of inputs that are nothing but numbers in tensors, as Dynamo hands over floats
-    that it does not want to compile for; gives the positions of these inputs."""
+    that it does not want to compile for; gives the positions of these inputs.
+
+    An operator that takes functions gets such a number as a tensor, whose value a trace knows.
+    """
     numbers = set()
-    for position, node in enumerate(graph.find_nodes(op="placeholder")):
-        if node.users and all((user.op, user.target) == ("call_method", "item") for user in node.users):
-            numbers.add(position)
-            for user in tuple(node.users):
-                user.replace_all_uses_with(node)
-                graph.erase_node(user)
+    inputs = graph.find_nodes(op="placeholder")
+    for position, node in enumerate(inputs):
+        items = [user for user in node.users if (user.op, user.target) == ("call_method", "item")]
+        others = node.users.keys() - items
+        is_passed = any(isinstance(user.target, higher_order_ops.HigherOrderOperator) for user in others)
+        if not node.users or (others and not (is_passed and dynamo_api.is_number_input(node))):
+            continue
+        numbers.add(position)
+        if others:
+            with graph.inserting_after(inputs[-1]):
+                tensor = graph.call_function(torch.tensor, (node,), {"dtype": torch.float64, "device": "cpu"})
+            node.replace_all_uses_with(tensor, delete_user_cb=others.__contains__)
+        for user in items:
+            user.replace_all_uses_with(node)
+            graph.erase_node(user)
     return frozenset(numbers)
 
 

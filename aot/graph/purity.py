@@ -25,6 +25,11 @@ def node_has_external_effect(node: fx.Node) -> bool:
     return op is not None and has_external_effect(op) and not (late and "segment" not in node.meta)
 
 
+def is_backward_write(node: fx.Node) -> bool:
+    """Whether it is the copy by which a backward leaves a value in memory of the forward."""
+    return node.target is torch.ops.aten.copy_.default and "segment" in node.meta
+
+
 def is_impure(node: fx.Node) -> bool:
     """Whether running the node is seen even if nobody reads its result: it moves a random generator, writes
     to a graph input, is a check that may raise, or acts outside."""

@@ -121,6 +121,23 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveInput:
+    """Memory of the forward that a backward reads as it finds it, and writes to.
+
+    Attributes:
+        tensor: the argument whose memory it is, if it is one's.
+        value: the value for the caller that it is; None for what the forward has made for the backward.
+        where: where in its storage.
+        counted: whether the write moves the version counter.
+    """
+
+    tensor: int | None
+    value: int | None
+    where: Geometry
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Joint:
     """A recorded program, forward and backward.
 
@@ -135,6 +152,7 @@ class Joint:
         in_input_memory: names of values that an argument's memory holds when the call returns, with the
             argument and their place in its storage.
         python_callbacks: what of the function's Python eager runs in the backward; None for all of it.
+        live: names of forward values that stand for memory which the backward writes to.
     """
 
     graph: fx.GraphModule
@@ -145,6 +163,7 @@ class Joint:
     levels: tuple[RetracePoint | None, ...]
     in_input_memory: dict[str, tuple[int, Geometry]]
     python_callbacks: tuple[Any, ...] | None
+    live: dict[str, LiveInput]
 
     @property
     def values(self) -> int:

@@ -156,16 +156,24 @@ def _record_retraced(
     entrances = {j: level.cotangent_inputs[j] for j in incoming}
     entrances |= {j: (level.cotangent_inputs[j][0], like) for j, like in other_examples.items()}
     silent = [edge for j, (edge, _) in enumerate(level.cotangent_inputs) if whole and j not in incoming]
-    engine, found = _run_retraced_engine(
-        recorder,
-        entrances,
-        level.sinks,
-        "cotangents",
-        create_graph,
-        tracked,
-        exact_examples=other_examples,
-        silent=silent,
-    )
+    with recorder.backward_writes.recording():
+        engine, found = _run_retraced_engine(
+            recorder,
+            entrances,
+            level.sinks,
+            "cotangents",
+            create_graph,
+            tracked,
+            exact_examples=other_examples,
+            silent=silent,
+        )
+    written = {live.node: value for live, value in recorder.backward_writes.end() if value is not live.node}
+    if written and create_graph:
+        raise DoubleBackwardUnsupported(
+            "create_graph=True through a backward that writes to a tensor of the forward (a buffer, what a "
+            "custom function keeps), which a further derivative must not write to again; call the original "
+            "function"
+        )
     acts = list(recorder.acts)
     tangents = [engine.by_value[j] for j in incoming]
     results = [found[end] for end in sorted(found)]
@@ -191,7 +199,7 @@ def _record_retraced(
             "a backward that calls an operator which acts outside (it prints, or is registered as effectful) "
             "would be recorded again, and call it in another order; call the original function"
         )
-    graph, taken, nodes = _assemble_retraced_graph(builder, level.available, inputs, outputs, first)
+    graph, taken, nodes = _assemble_retraced_graph(builder, level.available, inputs, outputs, first, written)
     numbers = {end: k for k, end in enumerate(sorted(found))}
     higher_numbers = {end: k for k, end in enumerate(sorted(higher))}
     # (Hooks on a result would see that nothing comes where nothing can.)
@@ -317,10 +325,12 @@ def _assemble_retraced_graph(
     inputs: Sequence[fx.Node],
     outputs: Sequence[fx.Node],
     first: set[fx.Node],
+    written: Mapping[fx.Node, fx.Node],
 ) -> tuple[fx.Graph, tuple[int, ...], dict[str, fx.Node]]:
     """A graph of its own: the available values that are needed and the `inputs` in, the `outputs` out. What
     was recorded after the nodes `first` is its backward. A value that is computed as an available one was is
-    that one."""
+    that one. Onto available values that are `written`, others are copied in the end."""
+    returned, outputs = outputs, [*outputs, *written, *written.values()]
     stands_for = _equal_retraced_nodes(builder, available)
     order, blank = _order_of_retraced_nodes(outputs, {*available, *inputs, *stands_for}, builder)
     needed = {stands_for.get(n, n) for node in order for n in node.all_input_nodes}
@@ -344,7 +354,10 @@ def _assemble_retraced_graph(
             builder.metas[copy] = builder.metas[node]
             builder.offsets[copy] = builder.offsets.get(node, 0)
     builder.annotate(copies.values())
-    graph.output(tuple(copies[o] for o in outputs))
+    for target, value in written.items():
+        copy = graph.call_function(aten.copy_.default, (copies[target], copies[value]))
+        copy.meta["val"] = copies[target].meta["val"]
+    graph.output(tuple(copies[o] for o in returned))
     names = {copy.name: node for node, copy in copies.items() if node not in stands_for}
     return graph, tuple(number for number, _ in taken), names
 

@@ -71,8 +71,11 @@ def find_saved_inputs(
     unchecked: list[set[int]] = [set() for _ in graph.segments]  # storages that unpack hooks have given back
     nodes = {node for _, node in recorder.backward_reads if node is not None}
     packed = {node: _is_packed(node, in_checkpoints=False) for node in nodes}
+    live = recorder.backward_writes
     for fake, node in recorder.backward_reads:
         number = graph.segment_of.get(node) if node is not None else None
+        if live and live.is_live(recorder.state(fake)):
+            continue  # eager reads what is there, and checks it only where autograd has saved it
         if node is not None and number is not None and packed[node]:
             unchecked[number].add(tensor_impl.storage_key(fake))
         elif node is not None and number is not None:
@@ -166,11 +169,11 @@ def _nodes_hiding_saved_tensors(
     """
     for number, node in _secretive(graph, engine):
         was_run = bool(engine.segments[number].gradients)
-        if _hooks_of(recorder, node) is None and not (was_run and autograd_graph.is_copy_slices(node)):
+        if hooks_of(recorder, node) is None and not (was_run and autograd_graph.is_copy_slices(node)):
             yield number, node
 
 
-def _hooks_of(recorder: Recorder, node: Node) -> tuple[Any, Any] | None:
+def hooks_of(recorder: Recorder, node: Node) -> tuple[Any, Any] | None:
     """The saved-tensor hooks that there were when a node was made, if there were any."""
     number = autograd_graph.sequence_number(node)
     # (That of what is written to a view is made just before, and lies inside.)
@@ -179,7 +182,7 @@ def _hooks_of(recorder: Recorder, node: Node) -> tuple[Any, Any] | None:
 
 def _saved_by_checkpoint(recorder: Recorder, node: Node) -> tuple[Tensor, ...] | None:
     """What the checkpoint was called with that keeps what a node does not show; None if none does."""
-    hooks = _hooks_of(recorder, node)
+    hooks = hooks_of(recorder, node)
     if hooks is None:
         return None
     with contextlib.suppress(RuntimeError):  # modified in place since: this backward raises anyway

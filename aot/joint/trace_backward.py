@@ -40,7 +40,8 @@ from aot.joint.dependencies import (
     segments_with_constant_gradients,
     tangent_dependencies,
 )
-from aot.joint.joint import CotangentInput, Gradient, Joint, SavedInput, Segment, Shared
+from aot.joint.joint import CotangentInput, Gradient, Joint, LiveInput, SavedInput, Segment, Shared
+from aot.joint.live_memory import LiveMemory
 from aot.joint.python_callbacks import python_callbacks
 from aot.joint.saved_tensors import (
     external_effect_with_dead_saved,
@@ -75,6 +76,7 @@ def trace_joint(forward: Traced, effects: EffectSummary) -> Joint:
     segments: tuple[Segment, ...] = ()
     levels: list[RetracePoint | None] = []
     scripts: tuple[Any, ...] | None = ()
+    live: dict[str, LiveInput] = {}
     if histories and not ends:
         raise LeafCreatedInside(
             "an output or a written argument requires grad, but no argument does: its gradient ends in a "
@@ -88,7 +90,7 @@ def trace_joint(forward: Traced, effects: EffectSummary) -> Joint:
         segments = recording.record_joint(tangent_nodes, gradient_nodes)
         check_remembered_sinks(forward, [gradient.target for s in segments for gradient in s.gradients])
         levels = [*recording.levels, *[None] * (len(segments) - len(recording.levels))]
-        scripts = recording.python_callbacks
+        scripts, live = recording.python_callbacks, recording.live.inputs
     kept = {write.value: write.tensor for write in effects.kept}
     returned = tuple(i for i in range(len(effects.values)) if i not in kept)
     nodes = [effects.values[i].node for i in returned]
@@ -100,7 +102,7 @@ def trace_joint(forward: Traced, effects: EffectSummary) -> Joint:
     builder.annotate(builder.graph.nodes)
     module = fx_graphs.LazyGraphModule(builder.root, builder.graph, "Joint")
     resident = _is_in_input_memory(forward)
-    return Joint(module, returned, primals, tuple(first), segments, tuple(levels), resident, scripts)
+    return Joint(module, returned, primals, tuple(first), segments, tuple(levels), resident, scripts, live)
 
 
 class _JointTracer:
@@ -121,6 +123,7 @@ class _JointTracer:
         self.edges = {i: get_gradient_edge(history) for i, history in histories.items()}
         self.levels: list[RetracePoint | None] = []
         self.python_callbacks: tuple[Any, ...] | None = ()
+        self.live = LiveMemory(forward, effects)
 
     def record_joint(self, tangents: list[fx.Node], gradients: list[fx.Node]) -> tuple[Segment, ...]:
         """Record; `tangents` and `gradients` are extended by the nodes that come in and go out."""
@@ -128,7 +131,7 @@ class _JointTracer:
         failing: dict[int, BackwardError] = {}
         graph, engine = self._cut(self.user_tensors)
         try:
-            with without_autocast():
+            with without_autocast(), self.live.recording():
                 engine.run()
         except (Unsupported, symbolic_shapes.GuardOnDataDependentSymNode):
             raise
@@ -137,6 +140,10 @@ class _JointTracer:
                 raise UnsupportedOperation(
                     "a formula of the backward takes no symbols for sizes; compile each size for itself "
                     "(dynamic=False)"
+                ) from error
+            if recorder.backward_writes:
+                raise UnsupportedOperation(
+                    "a backward that raises, and writes to a tensor of the forward; write outside of it"
                 ) from error
             failing = find_raising(recorder, self.user_tensors, self.histories, self._cut)
             if not failing:  # each alone leads nowhere, and is not run
@@ -166,6 +173,7 @@ class _JointTracer:
         numbers = {*firsts, *(failure.number for failure in failing.values())}
         turns = {number: turn for turn, number in enumerate(sorted(numbers), 1)}
         results = [self._read(recorded) for recorded in engine.segments]
+        self.live.close(graph, engine)
         constant = segments_with_constant_gradients(recorder.builder.graph, engine.segments, results)
         for nodes, recorded, keeps, mine in zip(graph.segments, engine.segments, kept, own, strict=True):
             entered.update(nodes.cotangent_inputs.values())

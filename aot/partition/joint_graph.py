@@ -10,7 +10,12 @@ from typing import Any
 from torch import Tensor, fx
 
 from aot.errors import BackendError, PartitionError
-from aot.graph.purity import eliminate_dead_code, is_impure, node_has_external_effect
+from aot.graph.purity import (
+    eliminate_dead_code,
+    is_backward_write,
+    is_impure,
+    node_has_external_effect,
+)
 from aot.torch_internals import fx_graphs
 
 BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
@@ -74,10 +79,14 @@ def parse_joint_graph(module: fx.GraphModule, num_fwd_outputs: int) -> JointGrap
         tangents=tangents,
         outputs=outputs[:num_fwd_outputs],
         gradients=outputs[num_fwd_outputs:],
-        side_effects=tuple(n for n in nodes if n in recorded and node_has_external_effect(n)),
+        side_effects=tuple(n for n in nodes if n in recorded and _has_effect(n)),
         recorded_backward=recorded,
         pinned=frozenset(n for n in recorded if tags[n] == "must_be_in_backward"),
     )
+
+
+def _has_effect(node: fx.Node) -> bool:
+    return node_has_external_effect(node) or is_backward_write(node)
 
 
 def is_tangent(node: fx.Node) -> bool:
@@ -139,8 +148,7 @@ def check_side_effects(joint: fx.GraphModule, forward: fx.GraphModule, backward:
         BackendError: a partitioner has dropped, repeated or moved it.
     """
     wanted, early, late = (
-        [n.name for n in module.graph.nodes if node_has_external_effect(n)]
-        for module in (joint, forward, backward)
+        [n.name for n in module.graph.nodes if _has_effect(n)] for module in (joint, forward, backward)
     )
     if early + late != wanted:
         raise BackendError(

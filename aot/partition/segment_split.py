@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
-from aot.graph.purity import eliminate_dead_code, node_has_external_effect
+from aot.graph.purity import eliminate_dead_code, is_backward_write, node_has_external_effect
 from aot.joint.joint import Segment
 from aot.ops.classify import is_sum
 from aot.partition.joint_graph import extract, is_tangent
@@ -32,7 +32,7 @@ def split_by_segment(
     saved = [n for n in nodes if n.op == "placeholder" and not is_tangent(n)]
     tangents = [n for n in nodes if n.op == "placeholder" and is_tangent(n)]
     outputs = list(nodes[-1].args[0])
-    acts = [n for n in nodes if node_has_external_effect(n)]
+    acts = [n for n in nodes if node_has_external_effect(n) or is_backward_write(n)]
     parts: list[tuple[fx.GraphModule | None, tuple[int, ...]]] = []
     for number, segment in enumerate(segments):
         ours, tangents = tangents[: len(segment.tangents)], tangents[len(segment.tangents) :]

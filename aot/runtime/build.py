@@ -130,6 +130,7 @@ def build(
         "once_more": _unpack_kept_for_backward,
         "spent": _spent,
         "freed": _freed_graph_error,
+        "having_written": _having_written,
         "graph_is_retained": autograd_graph.is_graph_retained,
         "packed": _packed,
         "is_grad_enabled": torch.is_grad_enabled,
@@ -360,6 +361,13 @@ def _unpack_kept_for_backward(
     if not (stays or autograd_graph.is_graph_retained()):
         kept.clear()
     return values
+
+
+def _having_written(results: tuple[Any, ...], *written: Tensor) -> tuple[Any, ...]:
+    """The results of a backward that has written to some memory, past the version counters."""
+    for tensor in written:
+        torch.autograd.graph.increment_version(tensor)
+    return results
 
 
 def _freed_graph_error() -> RuntimeError:

@@ -16,9 +16,9 @@ from aot.analysis.effect_summary import Change, EffectSummary, Output, Root, Val
 from aot.capture.autograd.edge_targets import ArgumentEdge, WrittenEdge
 from aot.joint.joint import Joint, SavedInput, Segment
 from aot.runtime.saved_values import (
+    OUTSIDE_OF_AUTOGRAD,
     Saved,
     SavedValuePlanner,
-    SaveStrategy,
     SelfSaved,
     VersionCheck,
     tangents_read_by_offset,
@@ -276,7 +276,7 @@ def _does_planned_part_read_values(part: SegmentPlan) -> bool:
         part.watched
         or part.needs_history
         or segment.shared
-        or any(one.how is SaveStrategy.RESIDENT for one in part.saved)
+        or any(one.how in OUTSIDE_OF_AUTOGRAD for one in part.saved)
         or any(isinstance(target, WrittenEdge) for target in targets)
         or any(isinstance(target, ArgumentEdge) and target.of_base for target in targets)
     )

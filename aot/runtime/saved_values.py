@@ -41,7 +41,12 @@ class SaveStrategy(enum.Enum):
     AS_IS = "as it is"
     COPY = "copy"  # it lies in memory that may be written to, or in more of it than is worth keeping
     RESIDENT = "resident"  # an argument's memory holds it after this call's writes: that memory is kept
+    LIVE = "live"  # memory that the backward writes to, as it finds it
     OWN_COUNTER = "own counter"  # its version counter is not what eager would check, or not always
+
+
+# What the node of a segment keeps itself, of which autograd checks nothing.
+OUTSIDE_OF_AUTOGRAD = frozenset({SaveStrategy.RESIDENT, SaveStrategy.LIVE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +54,12 @@ class Saved:
     """How the `index`-th saved value is kept.
 
     Attributes:
-        tensor, where: if RESIDENT, the argument, and where in its storage.
+        tensor, where: if RESIDENT, the argument, and where in its storage; if LIVE, the same, or None for
+            what the forward has made.
         primal: if AS_IS, which graph input it is, if it is one: the compiled graph may have run on a copy.
-        values: if AS_IS, which values for the caller it is.
+        values: if AS_IS, which values for the caller it is; if LIVE, the one that it is, if it is one.
         offset: if COPY, the storage offset of the copy.
+        counted: if LIVE, whether the write moves its version counter.
         donated: whether nobody else has its memory, so that the last backward may overwrite it.
     """
 
@@ -64,6 +71,7 @@ class Saved:
     values: tuple[int, ...] = ()
     offset: int = 0
     donated: bool = False
+    counted: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +181,13 @@ class SavedValuePlanner:
         unchecked: set[_Memory] = set()
         for index, need in zip(taken, _tangents_needing_saved(backward, everything), strict=True):
             node = self._saved[index]
+            live = self._joint.live.get(node.name)
+            if live is not None:
+                where = None if live.tensor is None else live.where
+                values = () if live.value is None else (live.value,)
+                one = Saved(index, SaveStrategy.LIVE, live.tensor, where, None, values, counted=live.counted)
+                saved.append(one)
+                continue
             offset = int(node.meta["val"].storage_offset()) if node.name in by_offset else 0
             resident, memory = self._saved_value_memory(
                 node, shown, offset if node.name in by_offset else None

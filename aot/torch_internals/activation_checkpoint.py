@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["checkpoint_inputs", "inputs_if_unpacked", "is_packed"]
+__all__ = ["checkpoint_inputs", "checkpoints_around", "inputs_if_unpacked", "is_packed", "release_inputs"]
 
 
 def is_packed(node: torch.autograd.graph.Node, name: str, *, in_checkpoints: bool = True) -> bool:
@@ -48,15 +48,42 @@ def _frame_of(unpack: Any) -> Any:
     return inspect.getclosurevars(unpack).nonlocals.get("frame")
 
 
-def _checkpoint_inputs_of_frame(frame: Any) -> Iterator[Tensor]:
+def checkpoints_around(hooks: tuple[Any, Any]) -> Iterator[object]:
+    """The checkpoint whose saved-tensor hooks these are, if they are one's, and those around it, each as an
+    object that stands for it."""
+    frame = _frame_of(hooks[1])
+    if frame is not None:
+        yield frame
+        for saved in _saved_inputs(frame):
+            if saved.unpack_hook is not None:
+                yield from checkpoints_around((None, saved.unpack_hook))
+
+
+def _saved_inputs(frame: Any) -> list[Any]:
     saver = getattr(frame, "input_saver", None)  # torch 2.11
     inputs = frame.saved_args if saver is None else saver.grad_fn._raw_saved_tensors
-    inputs = [one for one in inputs if hasattr(one, "unpack_hook")]
+    return [one for one in inputs if hasattr(one, "unpack_hook")]
+
+
+def _checkpoint_inputs_of_frame(frame: Any) -> Iterator[Tensor]:
+    saver = getattr(frame, "input_saver", None)  # torch 2.11
+    inputs = _saved_inputs(frame)
     # (Those of a checkpoint inside of another one are had by running that one again.)
     if any(one.unpack_hook is not None for one in inputs):
         yield from _inputs_of_saved(inputs)
     else:
         yield from (one.unpack() for one in inputs) if saver is None else saver.grad_fn.saved_tensors
+
+
+def release_inputs(hooks: tuple[Any, Any], inputs: Mapping[int, Tensor]) -> bool:
+    """Let a checkpoint, given by its saved-tensor hooks, keep some of its inputs as what it reads besides
+    them, of which autograd checks nothing. False if it cannot."""
+    frame = _frame_of(hooks[1])
+    if frame is None or not hasattr(frame, "saved_args"):  # torch 2.11
+        return False
+    for position, tensor in inputs.items():
+        frame.saved_args[position] = tensor
+    return True
 
 
 class _Unpacked(Exception):

@@ -14,6 +14,8 @@ __all__ = [
     "TORCH_ATTRIBUTE_PREFIXES",
     "dynamic_mark",
     "has_dynamic_marks",
+    "is_module_state",
+    "is_number_input",
     "is_static_input",
     "is_version_decrement",
     "register_if_loading",
@@ -59,6 +61,19 @@ def has_dynamic_marks(tensor: Tensor) -> bool:
 def is_static_input(node: torch.fx.Node) -> bool:
     """Whether Dynamo has marked an input of its graph as lying in one place from call to call."""
     return bool(node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type"))
+
+
+def is_module_state(node: torch.fx.Node) -> bool:
+    """Whether an input of Dynamo's graph is a parameter or a buffer."""
+    return is_static_input(node) or isinstance(node.meta.get("example_value"), torch.nn.Parameter)
+
+
+def is_number_input(node: torch.fx.Node) -> bool:
+    """Whether an input of Dynamo's graph is a Python float, which a call hands over as a tensor (float64, no
+    dimensions)."""
+    example = node.meta.get("example_value")
+    is_scalar = isinstance(example, Tensor) and (example.dtype, example.dim()) == (torch.float64, 0)
+    return is_scalar and bool(getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False))
 
 
 def is_version_decrement(function: Any) -> bool:

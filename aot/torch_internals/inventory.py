@@ -50,6 +50,7 @@ UNSEEN: Mapping[str, tuple[str, ...]] = {
     "torch._C._dynamo.eval_frame": ("_FrameAction", "_FrameExecStrategy", "set_code_exec_strategy"),
     "torch._dynamo.backends.registry": ("_COMPILER_FNS", "lookup_backend", "register_backend"),
     "torch._dynamo.compiled_autograd": ("_disable", "compiled_autograd_enabled"),
+    "torch._dynamo.variables.builder.GraphArg": ("pass_arg_as_tensor",),
     "torch._guards.TracingContext": ("aot_graph_name", "fw_metadata", "output_strides"),
     "torch._higher_order_ops.flex_attention": ("flex_attention",),
     "torch._higher_order_ops.invoke_subgraph": ("invoke_subgraph",),

@@ -1,6 +1,6 @@
-"""A case as a report to PyTorch: the runs that it takes, then its text.
+"""A case as a report: the runs that it takes, then its text.
 
-In: a corpus case, a target of torch's. Out: Markdown (`fuzz.repro.issue`). The reproducer runs under each of
+In: a corpus case, a target. Out: Markdown (`fuzz.repro.issue`). The reproducer runs under each of
 torch's backends in processes of their own, twice under the target's, once beside float64.
 """
 

@@ -113,6 +113,30 @@ def diff(options: argparse.Namespace) -> int:
     return FINDINGS if found.only_before or found.only_after else NOTHING_NEW
 
 
+def history(options: argparse.Namespace) -> int:
+    """Print the faults of many nights, and write them as a page; 1 if there is news (`History.has_news`)."""
+    from fuzz.report.history import campaign_history, history_table
+    from fuzz.report.history_page import history_page
+
+    summaries = []
+    for folder in options.folders:
+        with _read_campaign(folder, options.import_profile) as store:
+            summaries.append(summarize(store))
+    found = campaign_history(summaries)
+    file: Path = options.out
+    try:
+        file.write_text(history_page(found, file.parent), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {file}: {error.strerror or error}; choose another with --out"
+        ) from error
+    say(history_table(found), people(options))
+    say(f"The page is {file}", sys.stderr)
+    if options.json:
+        say_object(json_output.history_json(found))
+    return FINDINGS if found.has_news else NOTHING_NEW
+
+
 def _write_ci_formats(
     options: argparse.Namespace, summary: Summary, only: Sequence[Bucket] | None = None
 ) -> None:
@@ -254,16 +278,21 @@ def _known_issues_of_options(name: str | None) -> tuple[tuple[Issue, ...], Path 
 def _campaign_configuration(options: argparse.Namespace) -> Configuration:
     """The campaign that the options ask for; FuzzError if it cannot be had here."""
     from fuzz.generate.profile_names import find_profile, profile_name
+    from fuzz.probe.capability_file import read_lacked_traits
     from fuzz.targets.catalog import usable_targets
+    from fuzz.targets.target import lacked_by_all
 
-    profile = profile_name(options.profile, options.operators, options.without_operators)
+    targets = usable_targets(options.target)
+    lacks = lacked_by_all(targets)
+    if options.capabilities is not None:
+        lacks = (*lacks, *read_lacked_traits(options.capabilities))
+    profile = profile_name(options.profile, options.operators, options.without_operators, lacks)
     find_profile(profile)
     if not options.cluster:
         require_device(options.device)
     seconds = options.seconds
     if seconds is None and options.cases is None:
         seconds = DEFAULT_SECONDS
-    targets = usable_targets(options.target)
     return Configuration(
         targets=tuple(target.name for target in targets),
         seed=options.seed,

@@ -170,7 +170,7 @@ def repro(options: argparse.Namespace) -> int:
 
 
 def _report_case(options: argparse.Namespace) -> int:
-    """Print a case as a report to PyTorch, after its reproducer has been run."""
+    """Print a case as a report, after its reproducer has been run."""
     from fuzz.bisection.issue_evidence import report_case
     from fuzz.repro.issue_checks import check_issue
 
@@ -195,14 +195,14 @@ def _report_case(options: argparse.Namespace) -> int:
 
 
 def _reported_target(file: Path, case: Case) -> str:
-    """The target of torch's that a case is reported of: its own, or the first that is expected to differ."""
+    """The target that a case is reported of: its own, or the first of torch's that is expected to differ."""
     names = [case.origin.target, *case.expected]
     for name in names:
-        is_stock = name in SHIPPED and name.startswith("torch-")
-        if is_stock and case.state(name, importlib.metadata.version("torch")) == case_file.DIFFERS:
+        is_others = name in ADAPTED or (name in SHIPPED and name.startswith("torch-"))
+        if is_others and case.state(name, importlib.metadata.version("torch")) == case_file.DIFFERS:
             return name
     version = importlib.metadata.version("torch")
-    what = f"no target of torch's is expected to differ under torch {version}"
+    what = f"no compiler of others is expected to differ under torch {version}"
     raise CorpusError(file, "expected", what, "there is nothing to report; --target T chooses one")
 
 

@@ -24,9 +24,9 @@ def doctor(options: argparse.Namespace) -> int:
 
 def traits(options: argparse.Namespace) -> int:
     """List the traits of programs, and the capability that each belongs to."""
+    from fuzz.features.capabilities import CAPABILITIES
     from fuzz.features.traits import described_traits
     from fuzz.patterns import matches
-    from fuzz.targets.target import CAPABILITIES
 
     rows = [
         {

@@ -13,7 +13,8 @@ from fuzz.abstract import eager_rules
 from fuzz.abstract.state import AbstractState, AbstractTensor
 from fuzz.features.argument_features import argument_features
 from fuzz.features.calls import scenario_features
-from fuzz.features.table import FEATURES, PYTHON_FEATURES
+from fuzz.features.row_features import row_features, view_kind
+from fuzz.features.table import FEATURES
 from fuzz.ir.control_flow import enclosing_blocks, executed_statements
 from fuzz.ir.nodes import (
     Autocast,
@@ -109,8 +110,6 @@ class _Walk:
             self.add("flow: carried")
         self.turned.add(index)
         modes = state.modes(self.program.blocks, statement.block)
-        if row.random:
-            self.add("random: drawn")
         if len({tensor.meta.dtype for tensor in operands}) > 1:
             self.add("dtype: promotion")
         use = state.use(row, statement.operands, dict(statement.attributes), modes)
@@ -118,31 +117,11 @@ class _Walk:
             self.add("subclass: and plain")
         if eager_rules.eager_error_now(use):
             self.add("error: refused")
-        match row.kind:
-            case Kind.FUNCTION if row.name.startswith("custom_"):
-                self.add("operator: custom")
-                if row.writes:
-                    self.add("data: custom operator")
-            case Kind.FUNCTION if row.has_side_effect:
-                self.add("operator: acts outside")
-            case Kind.HIGHER_ORDER:
-                self.add("operator: higher order")
-            case Kind.FUNCTION:
-                self.add("gradient: custom function")
-            case Kind.WRAPPER:
-                self.add(f"subclass: {'taken apart' if use.wraps else 'made'}")
-            case Kind.HOOK:
-                self.add("gradient: hook")
-            case Kind.RETAIN:
-                self.add("gradient: retained")
-            case Kind.MODE:
-                self.add("mode: left changed")
-            case Kind.PYTHON:
-                self.add(PYTHON_FEATURES[row.name])
-                if row.stateful and self.program.module is not None:
-                    self.add("python: of a module")
-        if row.given:
-            self.add("data: given as out")
+        self.add(*row_features(row))
+        if row.stateful and self.program.module is not None:
+            self.add("python: of a module")
+        if row.kind is Kind.WRAPPER:
+            self.add(f"subclass: {'taken apart' if use.wraps else 'made'}")
         for number in row.writes:
             self.note_write_features(row, operands[number])
             if use.inference and operands[number].memory in self.memories:
@@ -282,6 +261,7 @@ class _Walk:
             if view is parent or view.memory != parent.memory:
                 continue
             self.viewed.add(view.memory)
+            self.add("view: taken")
             if view.wrapped:
                 self.add("subclass: view")
             if self.written.get(view.memory) and view.memory in self.memories:
@@ -385,18 +365,9 @@ _KEPT = frozenset({"conjugated", "negated", "under no_grad"})  # what a view of 
 
 def _view_kind_features(row: Operator, meta: Meta) -> Iterator[str]:
     """What is special about how a view is made."""
-    if row.name.startswith("unsafe_"):
-        yield "unsafe"
-    elif row.kind is Kind.MULTI_VIEW:
-        yield "several results"
-    elif row.defines:
-        yield "custom function"
-    elif row.name == "view_dtype":
-        yield "other dtype"
-    elif row.name in ("view_as_real", "view_as_complex", "real", "imag", "conj_imag"):
-        yield "complex parts"
-    elif row.name in ("detach", "data"):
-        yield "detached"
+    kind = view_kind(row)
+    if kind is not None:
+        yield kind
     if meta.conj:
         yield "conjugated"
     if meta.neg:

@@ -128,6 +128,7 @@ def _feature_table() -> Mapping[str, str]:
             "metadata: undone": "an argument has in the end the metadata that it had, but not all the time",
             "metadata: after data": "an argument is written to, and then its metadata is changed",
             "metadata: before data": "an argument's metadata is changed, and then it is written to",
+            "view: taken": "a view is taken",
             "view: several results": "unbind, split, chunk",
             "view: unsafe": "a view that is none for autograd: unsafe_split, unsafe_chunk",
             "view: custom function": "a view that a custom autograd.Function makes",

@@ -22,7 +22,7 @@ from fuzz.generate.arguments import Inputs, bind_arguments, draw_inputs
 from fuzz.generate.blocks import build
 from fuzz.generate.chains import Chain, build_chains, draw_chain_inputs
 from fuzz.generate.later_calls import draw_changed, draw_later
-from fuzz.generate.profiles import MAX_ELEMENTS, PROFILES, Profile
+from fuzz.generate.profiles import MAX_ELEMENTS, PROFILES, Profile, narrow
 from fuzz.generate.program_builder import MAX_RANK, ProgramBuilder
 from fuzz.generate.resized_calls import draw_resized
 from fuzz.generate.scenes import SCENES
@@ -32,22 +32,38 @@ from fuzz.program.decode import Branch, Dict, Literal, Program, ProgramError, Re
 __all__ = ["MAX_ELEMENTS", "MAX_RANK", "MAX_RETURNS", "generate"]
 
 MAX_RETURNS = 16
+TRIES = 40  # for a program within limits
 
 
 def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
     """One program of a profile (or of the profile of that name).
 
     A program has at most `MAX_RETURNS` results and tensors of at most `MAX_ELEMENTS` elements; eager runs it
-    in a fraction of a millisecond. Raises KeyError for a profile that does not exist.
+    in a fraction of a millisecond. Where the profile has limits, the program is within them; it may be beyond
+    them where hardly any program is. Raises KeyError for a profile that does not exist.
     """
     if isinstance(profile, str):
         profile = PROFILES[profile]
-    operators = profile.operators
+    limits = profile.limits
+    if limits is None:
+        return _draw_program(choices, profile)
+    for _ in range(TRIES):
+        program = _draw_program(choices, profile)
+        if program.statements and limits.allow(program):
+            break
+    return program
+
+
+def _draw_program(choices: Choices, profile: Profile) -> Program:
+    """One program, which may have what is beyond the profile's limits."""
+    operators, limits = profile.operators, profile.limits
     if profile.mixture:
         profile = PROFILES[choices.pick(profile.mixture)]
     if operators is not None:
         # Motifs and scenes are made of operators of their own.
         profile = replace(profile, operators=operators, motif=0.0, scene=0.0)
+    if limits is not None:
+        profile = narrow(profile, limits)
     grad = not choices.chance(profile.grad_off)
     inference = choices.chance(profile.inference)
     cast = choices.chance(profile.autocast)
@@ -101,7 +117,7 @@ def generate(choices: Choices, profile: str | Profile = "mixed") -> Program:
         try:
             sizes_if_taken(program)
         except ProgramError:  # what follows a branch does not fit what its other arm leaves
-            return generate(choices, profile)
+            return _draw_program(choices, profile)
     if scene is not None and scene.change is not None:
         later = draw_changed(choices, profile, program, scene.change)
     elif profile.alike and choices.chance(profile.alike):

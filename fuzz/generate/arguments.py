@@ -8,9 +8,11 @@ from math import prod
 
 from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
+from fuzz.generate.operand_arguments import draw_fitting_arguments
 from fuzz.generate.profiles import MAX_ELEMENTS, Profile
 from fuzz.ir.argument_rules import LAZY, view_error
 from fuzz.ir.subclass import VIAS
+from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INEXACT, ITEM_SIZE, REAL_OF, reads_bytes
 from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import Constant, Size
@@ -24,6 +26,8 @@ DTYPES = (
     *("float16", "bfloat16", "int16", "uint8", "int8"),
 )
 SCALARS: tuple[Constant, ...] = (2, 0.5, -3, 1.5, 1, 0.0, 1 - 2j, None, True, "text")
+FEW = 16  # operators of a profile, for which arguments are drawn that one of them takes
+_FITTING = 0.6  # the chance of that
 # Dtypes that a storage's bytes are read as. There are no bools among them: a byte of 2 is none.
 _BYTES = ("int32", "int16", "uint8", "float32", "int64", "float16", "int8")
 
@@ -41,6 +45,12 @@ class Inputs:
 
 def draw_inputs(choices: Choices, profile: Profile, state: AbstractState) -> Inputs:
     """Storages and arguments, bound in the state."""
+    few = profile.operators is not None and 0 < len(profile.operators) <= FEW
+    if few and choices.chance(_FITTING):
+        row = OPERATORS[choices.pick(sorted(profile.operators or ()))]
+        fitting = draw_fitting_arguments(choices, row, profile.limits, profile.requires_grad)
+        if fitting is not None:
+            return bind_arguments(state, *fitting)
     storages, arguments, module = _draw_arguments(choices, profile)
     return bind_arguments(state, storages, arguments, module)
 
@@ -68,6 +78,8 @@ def _draw_arguments(
     storages: list[Storage] = []
     arguments: list[Argument] = []
     sizes = _draw_argument_sizes(choices)
+    if profile.limits is not None:
+        sizes = tuple(filter(profile.limits.allow_size, sizes)) or sizes
     windowed = choices.chance(profile.windows)
     # (With few other arguments: windows show most where one is written to and another is read then.)
     for i in range(choices.integer(0, 1) if windowed else choices.integer(*profile.arguments)):
@@ -255,6 +267,8 @@ def _draw_argument_sizes(choices: Choices) -> tuple[Size, ...]:
 
 def _storage(choices: Choices, profile: Profile, sizes: tuple[Size, ...], number: int) -> Storage:
     dtype = "float32" if number == 0 and choices.chance(0.8) else choices.pick(DTYPES)
+    if profile.limits is not None and dtype not in profile.limits.dtypes:
+        dtype = choices.pick([name for name in DTYPES if name in profile.limits.dtypes])
     needs = dtype in INEXACT and choices.chance(profile.requires_grad)
     leaf = not (needs or (dtype in INEXACT and choices.chance(0.1))) or choices.chance(profile.leaf)
     values = "special" if dtype in FLOATS and choices.chance(profile.special) else "plain"

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fuzz.abstract.state import AbstractTensor
 from fuzz.generate.arguments import SCALARS
 from fuzz.generate.later_calls import defined_final_state
+from fuzz.generate.limits import BLOCKS
 from fuzz.generate.motifs import motif
 from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.ir.control_flow import MAX_BLOCKS, MAX_DEPTH, assume_arm, branches, enclosing_blocks, untaken_arms
@@ -54,6 +55,9 @@ def draw_block(builder: ProgramBuilder) -> None:
         kind = "if"
     if builder.profile.swapped and choices.chance(builder.profile.swapped):
         kind = "swapped"
+    limits = builder.profile.limits
+    if limits is not None and BLOCKS[kind] in limits.traits:
+        return
     if kind == "checkpoint" and _is_swapped(builder):
         return  # its backward would repeat it without the mode
     kinds = dict(builder.profile.kinds)

@@ -63,7 +63,7 @@ def draw_chain_inputs(choices: Choices, profile: Profile, state: AbstractState) 
     for _ in range(choices.integer(*profile.chains)):
         first = len(arguments)
         row = OPERATORS[choices.pick(_kernels(profile.operators))] if choices.chance(WANTED) else None
-        kinds = _draw_kinds(choices, row)
+        kinds = _draw_kinds(choices, row, _dtypes(profile))
         _draw_chain_arguments(choices, profile, kinds, storages, arguments)
         names = [f"a{number}" for number in range(first, len(arguments))]
         chains.append(Chain(names, choices.integer(1, 3), None if row is None else row.name))
@@ -150,17 +150,24 @@ def _fits(builder: ProgramBuilder, operand: Operand, name: str, metas: Sequence[
 # arguments
 
 
-def _draw_kinds(choices: Choices, row: Operator | None) -> list[tuple[str, Size]]:
+def _dtypes(profile: Profile) -> Sequence[str]:
+    """The dtypes that chains may have: those within the profile's limits."""
+    if profile.limits is None:
+        return _DTYPES
+    return [dtype for dtype in _DTYPES if dtype in profile.limits.dtypes] or _DTYPES
+
+
+def _draw_kinds(choices: Choices, row: Operator | None, known: Sequence[str]) -> list[tuple[str, Size]]:
     """Dtypes and sizes that go together: of a whole, what broadcasts with it or is multiplied by it, perhaps
     of an index and a mask. If there is a row, such that it takes some of them."""
     kinds: list[tuple[str, Size]] = []
-    dtypes = _DTYPES if row is None else [d for d in _DTYPES if d in row.operands[0].dtypes] or _DTYPES
+    dtypes = known if row is None else [d for d in known if d in row.operands[0].dtypes] or known
     for _ in range(FITTING):
         dtype = choices.pick(dtypes)
         sizes = draw_chain_sizes(choices)
         kinds = [(dtype, size) for size in sizes[: choices.integer(2, len(sizes))]]
         if choices.chance(0.08):
-            kinds[-1] = (choices.pick(_DTYPES), kinds[-1][1])
+            kinds[-1] = (choices.pick(known), kinds[-1][1])
         whole = sizes[0]
         if choices.chance(0.4) or _takes(row, "int64"):
             kinds.append(("int64", (choices.pick(whole) if whole else 1,) if choices.chance(0.5) else whole))

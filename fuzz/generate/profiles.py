@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
+from fuzz.generate.limits import CHANCES, Limits
 from fuzz.operators import OPERATORS, Kind
 
 MAX_ELEMENTS = 96  # of any tensor: a statement costs eager microseconds
@@ -113,6 +116,25 @@ class Profile:
     refused: float = 0.0  # the last operator of a chain is called in a way that eager refuses
     resized: float = 0.0  # the function is called again with other sizes, 0 and 1 among them
     reckless: float = 0.05  # the program may do what eager refuses: at a statement, or later in backward
+    limits: Limits | None = None  # what programs may not have, if anything
+
+
+@lru_cache(maxsize=256)
+def narrow(profile: Profile, limits: Limits) -> Profile:
+    """The profile within limits: without the chances, and the rows of operators, that lead out of them.
+
+    >>> narrow(PROFILES["mixed"], Limits.of(("subclass",))).wrapped
+    0.0
+    """
+    excluded = limits.traits
+    gone: dict[str, Any] = {name: 0.0 for name, traits in CHANCES.items() if excluded.issuperset(traits)}
+    operators = limits.operators
+    if profile.operators is not None:
+        operators = operators & profile.operators
+    profile = replace(profile, limits=limits, operators=operators, **gone)
+    if "argument: leaf" in excluded:
+        return replace(profile, leaf=0.0)
+    return replace(profile, leaf=1.0) if "argument: non-leaf" in excluded else profile
 
 
 _BASE = Profile("base")

@@ -168,7 +168,12 @@ class ProgramBuilder:
     ) -> str | None:
         """Append a statement if eager accepts it and its result fits; its first result's name, or ""."""
         choices, state = self.choices, self.state
+        limits = self.profile.limits
         if self.profile.operators is not None and row.name not in self.profile.operators:
+            return None
+        if limits is not None and not all(
+            limits.allow_change(row, self.whose(operands[i])) for i in row.writes or (0,)[: row.metadata]
+        ):
             return None
         try:
             if attributes is None:
@@ -185,6 +190,8 @@ class ProgramBuilder:
             return None
         for result in outcome:
             if prod(result.meta.size) > self.profile.elements or len(result.meta.size) > MAX_RANK:
+                return None
+            if limits is not None and result.meta.dtype not in limits.dtypes:
                 return None
         if eager_rules.corrupts_saved(use, state.kept):
             return None
@@ -217,6 +224,12 @@ class ProgramBuilder:
         if row.change is Change.RESIZE:
             self.define_added_elements(operands[0])
         return results[0] if results else ""
+
+    def whose(self, name: str) -> str:
+        """One of `fuzz.generate.limits.WHOSE`."""
+        if name[0] == "a":
+            return "argument"
+        return "view of an argument" if self.state.tensor(name).memory in self.memories else "intermediate"
 
     def bind_results(self, outcome: Sequence[Result]) -> list[str]:
         """Names for results: new ones, or in a branch or a loop one that stands for such a tensor already."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from fuzz.campaign.records import STATES
 from fuzz.corpus import buckets
 from fuzz.corpus.buckets import NO_EXCEPTION
+from fuzz.corpus.headline import headline
 from fuzz.corpus.severity import Severity
-from fuzz.report.headline import headline
 
 if TYPE_CHECKING:
     from fuzz.campaign.ledger import Bucket

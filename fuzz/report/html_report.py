@@ -28,6 +28,7 @@ from markupsafe import Markup, escape
 from fuzz.campaign.ledger import Bucket
 from fuzz.campaign.memory_gauge import MIB
 from fuzz.campaign.progress import duration_in_words
+from fuzz.corpus.headline import headline
 from fuzz.corpus.known_issues import IssueStatus
 from fuzz.corpus.recorded_cases import RecordedCase
 from fuzz.features.program_features import FEATURES
@@ -36,7 +37,6 @@ from fuzz.operators import OPERATORS
 from fuzz.program.printer import render
 from fuzz.report import bucket_legend, charts
 from fuzz.report.causes import NEWS, Cause, causes
-from fuzz.report.headline import headline
 from fuzz.report.screen import below_you
 from fuzz.safe_text import escape_unprintable, shell_command
 

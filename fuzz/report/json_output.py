@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from fuzz.corpus import buckets
+from fuzz.corpus.headline import headline
 from fuzz.errors import CorpusError
 from fuzz.report.causes import Cause, causes
-from fuzz.report.headline import headline
 
 if TYPE_CHECKING:
     from fuzz.campaign.ledger import Bucket, Tally
     from fuzz.campaign.replay import Replayed
     from fuzz.campaign.summary import Summary
     from fuzz.report.diff import Difference
+    from fuzz.report.history import History
 
 
 def campaign_json(summary: Summary) -> dict[str, Any]:
@@ -168,5 +170,17 @@ def difference_json(found: Difference) -> dict[str, Any]:
         "only_before": [plain(bucket) for bucket in found.only_before],
         "only_after": [plain(bucket) for bucket in found.only_after],
         "both": [{**plain(one), "count_after": other.count} for one, other in found.both],
+        "caveats": list(found.caveats),
+    }
+
+
+def history_json(found: History) -> dict[str, Any]:
+    """The object that `aotfuzz history --json` prints: nights, and faults with their findings by night."""
+    return {
+        "nights": [asdict(night) for night in found.nights],
+        "faults": [
+            {**_cause_json(fault.cause), "course": fault.course.value, "counts": list(fault.counts)}
+            for fault in found.faults
+        ],
         "caveats": list(found.caveats),
     }

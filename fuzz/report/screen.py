@@ -59,12 +59,16 @@ def campaign_screen(summary: Summary, width: int = WIDTH, *, height: int = HEIGH
 
 
 def _work(summary: Summary) -> list[str]:
-    """How much was run, and how much of that proved something."""
+    """How much was run, how much of that proved something, and what was judged if not everything."""
     cases = summary.total("cases")
     useful = summary.total("agree") + summary.total("findings")
     rate = cases / summary.seconds if summary.seconds else 0.0
     share = f", {100 * useful / cases:.0f} % of them proved something" if cases else ""
-    return [f"{cases} cases in {duration_in_words(summary.seconds)}, {rate:.1f} a second{share}"]
+    judged = summary.configuration.clauses
+    return [
+        f"{cases} cases in {duration_in_words(summary.seconds)}, {rate:.1f} a second{share}",
+        *([f"Judged: {', '.join(judged)}, and no other clause"] if judged else []),
+    ]
 
 
 def _targets(summary: Summary) -> list[str]:

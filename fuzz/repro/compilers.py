@@ -7,6 +7,8 @@ have been checked to be such: a name out of a file is never an expression.
 
 from __future__ import annotations
 
+import ast
+import sys
 from dataclasses import dataclass
 from keyword import iskeyword
 
@@ -115,12 +117,35 @@ _TAKEN = frozenset(
 @dataclass(frozen=True, slots=True)
 class Compiler:
     """A compiler in a script: its name, the lines that it needs, `f` compiled as an expression, and whether
-    it runs the kernels of eager, so that numbers are equal bit for bit."""
+    it runs the kernels of eager, so that numbers are equal bit for bit; the packages that it comes in."""
 
     name: str
     setup: str
     compiled: str
     exact: bool = False
+    distributions: tuple[str, ...] = ()
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether it is a target of torch's own compilers, of which a report goes to PyTorch."""
+        return self.name in _COMPILE and self.name.startswith("torch-")
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The packages that its lines import, without torch and the standard library."""
+        found = [
+            name
+            for node in ast.walk(ast.parse(self.setup))
+            for name in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+        ]
+        tops = dict.fromkeys(name.partition(".")[0] for name in found)
+        return tuple(top for top in tops if top not in sys.stdlib_module_names and top != "torch")
 
 
 def compiler_named(target: str) -> Compiler:
@@ -132,7 +157,7 @@ def compiler_named(target: str) -> Compiler:
         return Compiler(target, *_COMPILE[target], exact=target in _EXACT)
     if target in ADAPTED:
         adapted = adapter(target)
-        return Compiler(target, adapted.setup, adapted.compiled)
+        return Compiler(target, adapted.setup, adapted.compiled, distributions=adapted.distributions)
     backend = target.removeprefix(PREFIX)
     if target.startswith(PREFIX) and backend in dynamo_backends():
         return Compiler(target, "", f"torch.compile(f, backend={backend!r})")

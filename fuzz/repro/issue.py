@@ -1,12 +1,15 @@
-"""A report to PyTorch of one case, as Markdown for its bug template.
+"""A report of one case as Markdown: for PyTorch's bug template, or to the makers of another compiler.
 
 In: a case, its finding, a `Reproducer`, and the `Evidence` that runs of it gave. Out: text. Its headings are
-those of PyTorch's template. `fuzz.repro.issue_checks` says what a report must have.
+those of PyTorch's template. A report of another compiler names it and its version in place of labels.
+`fuzz.repro.issue_checks` says what a report must have.
 Invariant: of this machine a report holds versions alone, no path and no host name.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import platform
 import re
 from collections.abc import Mapping
@@ -17,6 +20,7 @@ from packaging.version import Version
 
 from fuzz.corpus.case_file import Case
 from fuzz.corpus.dates import AGREES, DIFFERS
+from fuzz.corpus.headline import headline
 from fuzz.ir.nodes import Program
 from fuzz.program.printer import upcast
 from fuzz.repro import probes
@@ -32,6 +36,7 @@ __all__ = ["Evidence", "Reproducer", "issue_text", "reproducer_for", "versions_t
 EXPECTED, OBSERVED, REALISTIC = "Expected:", "Observed:", "How realistic it is:"
 REFERENCE, ABLATION, LABELS = "Float64 reference:", "Ablation:", "Labels:"
 DUPLICATES, REPEATED, TITLE = "Duplicates:", "Repeated:", "Title:"
+COMPILER = "Compiler:"
 """What the paragraphs of a report begin with."""
 FALLBACK_RANDOM = "torch._inductor.config.fallback_random = True"
 REFERENCE_MARK = "aotfuzz-errors:"
@@ -46,6 +51,7 @@ class Reproducer:
     """The scripts of a report.
 
     Attributes:
+        compiler: the compiler under test.
         text: ends with an assertion that fails while the difference is there.
         compiled: the function compiled, as its text has it.
         by_backend: the same for each of torch's backends.
@@ -53,6 +59,7 @@ class Reproducer:
         what: what is looked at, in words.
     """
 
+    compiler: Compiler
     text: str
     compiled: str
     by_backend: Mapping[str, str]
@@ -96,6 +103,7 @@ def reproducer_for(program: Program, target: str, finding: Finding, backends: tu
     setup = f"import torch._inductor.config\n\n{FALLBACK_RANDOM}" if short.draws else ""
     own = "\n".join(line for line in (compiler.setup, _weak_setup(short), setup) if line)
     return Reproducer(
+        compiler,
         short.text_with(short.compiled, end, own),
         short.compiled,
         {name: short.text_with(_with_backend(name), end, own) for name in backends},
@@ -140,14 +148,16 @@ def _long_reproducer(
     text = "\n".join(lines).lstrip("\n")
     end = 'print("eager and the target differ" if differences else "no difference")\n'
     text = text.replace(end + "sys.exit(1 if differences else 0)", "assert not differences, differences")
-    text = re.sub(r"\A(.*)^import sys\n", r"\1", text, flags=re.DOTALL | re.MULTILINE)
-    found = re.search(r"torch\.compile\(f[^\n]*?\)(?=\)\(\*args\))", text)
-    by_backend = {}
-    if found is not None:
-        by_backend = {name: text.replace(found[0], _with_backend(name)) for name in backends}
-    return Reproducer(
-        text + "\n", compiler.compiled, by_backend, "", f"what its clause, {finding.clause}, is about"
+    text = text.replace(
+        "sys.exit(0 if status == 0 else 1)", 'assert status == 0, f"it ends with status {status}"'
     )
+    if not re.search(r"\bsys\.", text):
+        text = re.sub(r"\A(.*)^import sys\n", r"\1", text, flags=re.DOTALL | re.MULTILINE)
+    compiled, by_backend = compiler_for(program, compiler.name).compiled, {}
+    if compiled in text and compiled != "f":
+        by_backend = {name: text.replace(compiled, _with_backend(name)) for name in backends}
+    what = f"what its clause, {finding.clause}, is about"
+    return Reproducer(compiler, f"{text}\n", compiler.compiled, by_backend, "", what)
 
 
 def _reference_script(program: Program, compiler: Compiler, finding: Finding, short: ShortScript) -> str:
@@ -176,9 +186,8 @@ def _reference_script(program: Program, compiler: Compiler, finding: Finding, sh
 
 def issue_text(case: Case, finding: Finding, made: Reproducer, evidence: Evidence) -> str:
     """The report, ready to paste."""
-    labels = ["oncall: pt2", "topic: fuzzer", *([evidence.label] if evidence.label else [])]
     parts = [
-        f"{TITLE} {_title(case, made, evidence)}",
+        f"{TITLE} {_title(case, finding, made, evidence)}",
         "### 🐛 Describe the bug",
         *_both_sides(case, finding, made),
         f"```python\n{made.text.rstrip()}\n```",
@@ -186,14 +195,14 @@ def issue_text(case: Case, finding: Finding, made: Reproducer, evidence: Evidenc
         f" Each side starts from arguments of its own{_seeding(made.text)}.",
         f"{REFERENCE} {_reference_words(made, evidence)}",
         f"{ABLATION}\n\n{_ablation_table(evidence)}",
-        f"{LABELS} {', '.join(f'`{label}`' for label in labels)}",
+        _addressee(made, evidence),
         *_since(case),
         f"{REALISTIC} {describe_realism(case.program)}",
         f"{DUPLICATES} {_duplicates(case)}",
         "### Error logs",
         f"```text\n{clean_output(evidence.output)}\n```",
         "### Versions",
-        f"```text\n{versions_text()}\n```",
+        f"```text\n{versions_text(made.compiler.distributions)}\n```",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -201,7 +210,8 @@ def issue_text(case: Case, finding: Finding, made: Reproducer, evidence: Evidenc
 def _both_sides(case: Case, finding: Finding, made: Reproducer) -> tuple[str, str]:
     """What is observed and what was expected, a sentence each."""
     eager, target = (_shorten(text) for text in (finding.eager, finding.target))
-    said = f"{case.note[:1].upper()}{case.note[1:]}: " if case.note else ""
+    note = _note(case, finding)
+    said = f"{note[:1].upper()}{note[1:]}: "
     given = f"gives `{target}` for" if target else "gives something else than eager for"
     wanted = f"`{eager}`, as in eager" if eager else "the same as in eager"
     place = re.search(r"at element \([\d, ]*\)(?= first,)", finding.message)
@@ -212,9 +222,25 @@ def _both_sides(case: Case, finding: Finding, made: Reproducer) -> tuple[str, st
     )
 
 
-def _title(case: Case, made: Reproducer, evidence: Evidence) -> str:
-    said = case.note or f"{made.what} differs from eager"
-    return f"[{evidence.layer or 'torch.compile'}] {said}"
+def _note(case: Case, finding: Finding) -> str:
+    """The case in a few words: a campaign notes the finding's message, which says it less well."""
+    return case.note if case.note and case.note != finding.message else headline(finding, case.program)
+
+
+def _title(case: Case, finding: Finding, made: Reproducer, evidence: Evidence) -> str:
+    owner = evidence.layer or ("torch.compile" if made.compiler.is_torch else made.compiler.name)
+    return f"[{owner}] {_note(case, finding)}"
+
+
+def _addressee(made: Reproducer, evidence: Evidence) -> str:
+    """Whose fault it is: labels for PyTorch's triage, or the other compiler and what it comes in."""
+    if made.compiler.is_torch or evidence.layer:
+        labels = ["oncall: pt2", "topic: fuzzer", *([evidence.label] if evidence.label else [])]
+        return f"{LABELS} {', '.join(f'`{label}`' for label in labels)}"
+    found = [f"{name} {version}" for name, version in _versions_of(made.compiler.distributions)]
+    modules = [f"`{module}`" for module in made.compiler.modules]
+    words = [f"`{made.compiled}`", *([f"which needs {', '.join(modules)}"] if modules else [])]
+    return f"{COMPILER} {', '.join([*words, *found])}. torch's own backends, above, do it right."
 
 
 def _seeding(text: str) -> str:
@@ -285,7 +311,16 @@ def clean_output(text: str) -> str:
     return _PATH.sub("", "\n".join(lines))
 
 
-def versions_text() -> str:
+def _versions_of(distributions: tuple[str, ...]) -> list[tuple[str, str]]:
+    """The versions of those that are installed."""
+    found = []
+    for name in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append((name, importlib.metadata.version(name)))
+    return found
+
+
+def versions_text(distributions: tuple[str, ...] = ()) -> str:
     """Versions, one a line, by the names of `torch.utils.collect_env`, and no name of a machine."""
     libc = " ".join(part for part in platform.libc_ver() if part)
     return "\n".join(
@@ -297,5 +332,6 @@ def versions_text() -> str:
             f"OS: {platform.system()} ({platform.machine()})",
             f"Libc version: {libc or 'unknown'}",
             f"Python version: {platform.python_version()}",
+            *(f"{name} version: {version}" for name, version in _versions_of(distributions)),
         ]
     )

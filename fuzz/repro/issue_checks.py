@@ -1,4 +1,4 @@
-"""The thirteen points that a report to PyTorch must have: `aotfuzz repro CASE --format issue --check`.
+"""The thirteen points that a report must have: `aotfuzz repro CASE --format issue --check`.
 
 In: the Markdown of a report. Out: a `Point` for each check, with what to do where it fails. The points follow
 PyTorch's bug template for torch.compile, which has requests of its own for what a fuzzer found, and how its
@@ -81,6 +81,16 @@ class Report:
         """What each backend of the table does."""
         return dict(re.findall(r"(?m)^\| `(\w+)` \| (.*) \|$", self.text))
 
+    @cached_property
+    def compiler_modules(self) -> frozenset[str]:
+        """What a compiler that is not torch's needs, as the report says."""
+        return frozenset(re.findall(r"`(\w+)`", self.paragraph(issue.COMPILER)))
+
+    @property
+    def compiler_imports(self) -> frozenset[str]:
+        """These as `_unused` names them: an import alone may register a backend."""
+        return frozenset(f"the import {name}" for name in self.compiler_modules)
+
     @property
     def calls(self) -> Iterator[str]:
         """The names of what the reproducer calls, without what comes before the last dot."""
@@ -110,7 +120,7 @@ def _minimal(report: Report) -> str:
     ]
     if len(lines) > MAX_LINES:
         return f"{len(lines)} lines of code, and at most {MAX_LINES} are wanted"
-    unused = list(_unused(report.tree))
+    unused = [name for name in _unused(report.tree) if name not in report.compiler_imports]
     return f"nothing uses {', '.join(unused)}" if unused else ""
 
 
@@ -138,7 +148,7 @@ def _alone(report: Report) -> str:
             found.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             found.add((node.module or "").split(".")[0])
-    strange = sorted(found - _ALLOWED_IMPORTS)
+    strange = sorted(found - _ALLOWED_IMPORTS - report.compiler_modules)
     if "torch" not in found:
         return "it does not import torch"
     return f"it imports {', '.join(strange)}" if strange else ""
@@ -211,8 +221,10 @@ def _ablation(report: Report) -> str:
     missing = [name for name in BACKENDS if name not in report.verdicts]
     if missing:
         return f"not run: {', '.join(missing)}"
-    labels = re.findall(r"`(module: [^`]+)`", report.paragraph(issue.LABELS))
     least = next((name for name in BACKENDS if report.verdicts[name].startswith("differs")), None)
+    if report.paragraph(issue.COMPILER):
+        return f"torch's own backend {least} differs as well" if least is not None else ""
+    labels = re.findall(r"`(module: [^`]+)`", report.paragraph(issue.LABELS))
     if least is None and "aot_function" in report.code:
         least = "aot_eager"  # AOTAutograd without Dynamo
     if least is None:
@@ -252,7 +264,12 @@ CHECKS = (
         "reduce the case: aotfuzz reduce, aotfuzz corpus minimize",
         _minimal,
     ),
-    Check("torch alone", "needs torch alone", "choose a target that ships with torch", _alone),
+    Check(
+        "torch alone",
+        "needs torch alone, or the compiler that it names",
+        "choose a target that ships with torch or with aotfuzz",
+        _alone,
+    ),
     Check("asserts", "the reproducer ends with an assertion that fails", "add one", _asserts),
     Check(
         "default tolerances",

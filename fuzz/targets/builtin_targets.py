@@ -197,8 +197,10 @@ def _warm_dynamo() -> None:
 
 
 def _warm_inductor() -> None:
-    # Imported, not run: it would start g++, and perhaps a pool of processes.
+    # Imported, not run: it would start a pool of processes.
     importlib.import_module("torch._inductor.compile_fx")
+    # Which vector instructions there are is found by compiling for each, which each worker would do again.
+    importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
     _warm_dynamo()
 
 

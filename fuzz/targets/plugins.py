@@ -21,14 +21,13 @@ from importlib import metadata
 from typing import Any
 
 from fuzz.errors import TargetError
-from fuzz.features.traits import TRAITS
+from fuzz.features.capabilities import CAPABILITIES, is_capability
 from fuzz.module_attributes import load_attribute, make_current_folder_importable
-from fuzz.patterns import matches
 from fuzz.targets.adapters import ADAPTED
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.clause_sets import clauses_of
 from fuzz.targets.dynamo_backends import PREFIX, dynamo_backends, named_backend, reset_dynamo
-from fuzz.targets.target import CAPABILITIES, Target, do_nothing
+from fuzz.targets.target import Target, do_nothing
 from oracles.object_names import class_name
 
 GROUP = "aotfuzz.targets"
@@ -102,7 +101,7 @@ def _check_plugin_capabilities(target: Target, name: str) -> None:
         raise TargetError(f"target {name!r} computes in what is no precision: {error}") from error
     words = [("lacks", word) for word in target.lacks] + [("declines", word) for word in target.declines]
     for verb, word in words:
-        if word not in CAPABILITIES and not any(matches(word, trait) for trait in TRAITS):
+        if not is_capability(word):
             raise TargetError(
                 f"target {name!r} {verb} {word!r}, which is neither a capability ({', '.join(CAPABILITIES)}) "
                 "nor a pattern of any trait in fuzz.features.traits.TRAITS"

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
+from fuzz.features.capabilities import excluded_traits
 from fuzz.features.traits import traits
-from fuzz.patterns import matches
 from fuzz.program.decode import Program
 from fuzz.targets.clause_sets import clauses_of
 from oracles import Arithmetic
@@ -48,9 +47,10 @@ class Target:
     `available` gives None, or why the target cannot work on this machine. `warm` is what the process that
     workers are forked from may do once for all of them; it must leave no thread and no open device.
 
-    `lacks` names capabilities that the target does without: keys of `CAPABILITIES`, or patterns of traits
-    (`fuzz.features.traits.TRAITS`, with `*` for anything). Programs that need one are not run on it, and
-    count as refused. `once` promises that a call runs the Python function at most once; then that is watched.
+    `lacks` names capabilities that the target does without: keys of
+    `fuzz.features.capabilities.CAPABILITIES`, or patterns of traits (`fuzz.features.traits.TRAITS`, with `*`
+    for anything). A campaign draws programs that need none of them; one that does is not run, and counts as
+    refused. `once` promises that a call runs the Python function at most once; then that is watched.
     `controls` names the targets that are this one without what is under test, such as the front end
     alone, or what is below with another layer above: where it agrees with one of these, a case in which
     both differ from eager proves nothing. They are prepared and reset in the same process. `in_pieces`
@@ -136,23 +136,20 @@ class Target:
 def _first(names: Sequence[str], program: Program) -> str | None:
     """The first of some capabilities that a program needs."""
     found = traits(program) if names else frozenset()
-    for name in names:
-        if any(matches(pattern, trait) for pattern in CAPABILITIES.get(name, (name,)) for trait in found):
-            return name
-    return None
+    return next((name for name in names if not found.isdisjoint(excluded_traits((name,)))), None)
 
 
-CAPABILITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "complex": ("dtype: complex*",),
-        "cuda": ("device: cuda",),
-        "double-backward": ("gradient: double",),
-        "in-place": ("data: *",),
-        "metadata": ("metadata: *",),
-        "module": ("module: *",),
-        "python": ("python: *", "mode: entered"),
-        "random": ("random: *",),
-        "subclass": ("subclass: *",),
-    }
-)
-"""What a target may lack by name, and the traits of the programs that need it."""
+def lacked_by_all(targets: Sequence[Target]) -> tuple[str, ...]:
+    """What each of some targets lacks: a campaign on them draws no program that needs it.
+
+    Where none promises gradients, that is `autograd`, too. (`cuda` says nothing of programs.)
+
+    >>> one = Target("one", "", lambda f: f, lacks=("complex", "cuda"))
+    >>> lacked_by_all([one, Target("other", "", lambda f: f, lacks=("random", "complex"))])
+    ('complex',)
+    """
+    first, *others = targets
+    common = [name for name in first.lacks if name != "cuda" and all(name in one.lacks for one in others)]
+    if not any("gradients" in target.promised for target in targets):
+        common.append("autograd")
+    return tuple(dict.fromkeys(common))

@@ -22,10 +22,8 @@ from aot.capture.intercept import metadata_reads
 from aot.errors import UnsupportedOperation
 from aot.torch_internals import (
     dispatcher,
-    higher_order_ops,
     patch_points,
     plain_fakes,
-    pytree,
     tensor_impl,
     wrapper_subclasses,
 )
@@ -121,35 +119,11 @@ _RECORDED = frozenset({"cond", "switch", "while_loop", "map", "scan", "flex_atte
 _COMPILES = ("torch._higher_order_ops.", "torch.nn.attention.flex_attention")
 
 
-def _patched_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse a checkpoint in a graph of Dynamo's that writes to what it is given: eager writes again when it
-    runs the block again. The graph hands over what the block reads from outside like its arguments."""
-
-    @functools.wraps(original)
-    def call(self: Any, block: Any, *args: Any, **options: Any) -> Any:
-        given = [arg for arg in args if isinstance(arg, Tensor)]
-        before = [arg._version for arg in given if not arg.is_inference()]
-        result = original(self, block, *args, **options)
-        after = [arg._version for arg in given if not arg.is_inference()]
-        if before != after and plain_fakes.are_fakes_allowed() and torch.is_grad_enabled():
-            leaves, _ = pytree.tree_flatten(result)
-            if any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves):
-                raise UnsupportedOperation(
-                    "torch.utils.checkpoint of a block that writes to a tensor from outside (a buffer, the "
-                    "statistics of a batch norm, a counter), which the backward writes to once more; take "
-                    "the write out of the block, or do not checkpoint it"
-                )
-        return result
-
-    return call
-
-
 _REPLACED: list[tuple[Any, str, Callable[[Any], Any]]] = [
     *((Tensor, name, functools.partial(_watched, name)) for name in _WATCHED),
     (*patch_points.NODE_REGISTER_HOOK, _watched_node),
     (torch.utils.hooks.BackwardHook, "__init__", _patched_module_call),
     (*patch_points.ENGINE_RUN_BACKWARD, _patched_engine_run),
-    (higher_order_ops.TagActivationCheckpoint, "__call__", _patched_checkpoint),
     (Tensor, "__repr__", _patched_tensor_repr),
     *((Tensor, name, metadata_reads.metadata_method) for name in ("storage_offset", "_is_view")),
     *((Tensor, name, metadata_reads.attribute) for name in ("grad", "_base")),

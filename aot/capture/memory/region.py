@@ -258,6 +258,13 @@ class RegionValue:
         """The current value is `node`, which lies as `where`."""
         self._replace(where, node)
 
+    def begin_at_zero(self) -> None:
+        """Let the current value begin where its memory does, as writes to a part of it need."""
+        where, node = self.base()
+        moved = self._at_zero(node)
+        if moved is not node:
+            self._replace(where, moved)
+
     def _row(self) -> fx.Node:
         """The whole current value as one row."""
         base, node = self.base()

@@ -95,7 +95,7 @@ class Storage:
 
     def read(self, where: Geometry) -> fx.Node:
         """The node whose value is what a tensor with the geometry `where` shows now."""
-        return (self._part_of(where) or self._join_storage_part()).read(where)
+        return self.region(where).read(where)
 
     def write(self, target: Tensor, value: fx.Node, counted: bool = True, noticed: bool = True) -> None:
         """The tensor `target` now shows `value` (same size and dtype); `counted` writes move its version,
@@ -107,7 +107,11 @@ class Storage:
             self.written_in_grad_mode.add(id(root))
         if noticed and counted:
             self.version_bumped.append(target)
-        (self._part_of(where) or self._join_storage_part()).write(where, value)
+        self.region(where).write(where, value)
+
+    def region(self, where: Geometry) -> RegionValue | StridedRegion:
+        """What has the value of all that lies as `where`."""
+        return self._part_of(where) or self._join_storage_part()
 
     def let_go(self) -> None:
         """Forget which tensors were written to."""

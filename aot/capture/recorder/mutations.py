@@ -68,6 +68,7 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
         if is_custom(func):
             check_custom_operator_overlap(func, flat, args, kwargs)
         self._check_mutation_overlap(func, flat, args, kwargs)
+        self._enter_backward_writes(flat)
         if any(isinstance(target, (list, tuple)) for target in targets):
             if len(flat) > 1:
                 check_list_overlap(func, flat, args)
@@ -110,6 +111,13 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
         else:
             self._record_write(flat[0], node)
         return args[0] if isinstance(args[0], Tensor) else None
+
+    def _enter_backward_writes(self, targets: Iterable[Tensor]) -> None:
+        """Tell a backward's writes to what the forward has left, before what is there is read."""
+        for target in targets if self.builder.backward and not self.inside else ():
+            state = self.state(target)
+            if not state.of_backward:
+                self.backward_writes.enter(state, target)
 
     def _is_resolved(self, tensor: Tensor) -> bool:
         return any(clone() is tensor for clone in self.resolved)
@@ -189,6 +197,7 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
         """An operation without a functional form: it runs on private copies of what it writes."""
         written = tuple(i for i in written if is_present(i, args, kwargs))
         fakes = _flat([args[i] if isinstance(i, int) else kwargs[i] for i in written])
+        self._enter_backward_writes(fakes)
         before = [geometry(f).size for f in fakes]
         random = classify(func).random
         node_args = self._nodes(args, random)
@@ -255,10 +264,12 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
             value = self.builder.emit(aten.expand.default, value, list(fake.shape))
         state = self.state(fake)
         if self.builder.backward and not state.of_backward:
-            raise errors.UnsupportedOperation(
-                "a backward writes to a tensor of the forward (a custom function's, or a batch norm that a "
-                "checkpoint runs again); return what is to be written instead"
-            )
+            if self.inside:
+                raise errors.UnsupportedOperation(
+                    "a backward writes to a tensor subclass of the forward; return what is to be written"
+                )
+            self.backward_writes.write(state, fake, value, counted and self._counts)
+            return
         if self.builder.backward and state.held:
             raise errors.UnsupportedOperation(
                 "a backward (a custom function's, or a hook) writes to the gradient that it is given, which "

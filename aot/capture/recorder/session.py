@@ -20,6 +20,7 @@ from aot.capture.intercept.hooks import HookRegistrations
 from aot.capture.memory.metadata_log import MetadataLog
 from aot.capture.memory.storage import Storage
 from aot.capture.memory.subclass_views import SubclassViews
+from aot.capture.recorder.backward_writes import BackwardWrites
 from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.functional_rng import RngStates
 from aot.capture.recorder.leaf_views import LeafViews
@@ -63,6 +64,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         known: the values that depend on no argument.
         acts: the operations of the backward recorded last that somebody outside sees, and at which node of
             the autograd graph.
+        backward_writes: what the backward writes to that the forward has left.
         draws: the random draws so far.
         rng_states: the states that they start from and leave, if these are values of the graph.
         hooks: the hooks registered so far.
@@ -105,6 +107,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         self.under_hooks: dict[int, tuple[Any, Any]] = {}
         self.unpacked: set[Node] = set()
         self.acts: list[tuple[fx.Node, Node | None]] = []
+        self.backward_writes = BackwardWrites()
         self.known = ConstantValues(self.builder)
         self.draws = RngTrace()
         self.rng_states = RngStates(self.builder) if functionalize_rng else None
@@ -139,6 +142,7 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         self.apart.clear()
         self.wrapper_views.clear()
         self.renewed.clear()
+        self.backward_writes.release()
         for branch in self.branches:
             branch.release_all()
         self.branches.clear()

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from aot.joint.joint import Segment
 from aot.runtime.codegen.writer import SourceWriter, write_gradient_parts, write_subclass
 from aot.runtime.plan import SegmentPlan
-from aot.runtime.saved_values import SaveStrategy
+from aot.runtime.saved_values import OUTSIDE_OF_AUTOGRAD, SaveStrategy
 from aot.runtime.tangents import tangent_coercion
 from aot.torch_internals import autograd_graph
 
@@ -114,9 +114,12 @@ def write_backward(
     extra = [f"s{one.position}" for one in part.own if one.position >= len(part.saved)]
     if inputs or extra:
         writer.line(f"{', '.join(inputs + extra)}, = ctx.{'kept' if part.stays else 'saved_tensors'}")
-    resident = [i for i, one in enumerate(part.saved) if one.how is SaveStrategy.RESIDENT]
+    resident = [i for i, one in enumerate(part.saved) if one.how in OUTSIDE_OF_AUTOGRAD]
     if resident:
         writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident, {part.stays})")
+    counted = [i for i, one in enumerate(part.saved) if one.how is SaveStrategy.LIVE and one.counted]
+    for i in counted:
+        writer.line(f"l{i}, s{i} = s{i}, s{i}.data")
     if tangents and not (several or segment.runs_custom_function or segment.idle):
         # (Its nodes run in eager, and check what they keep, although nothing comes of it.)
         writer.line(f"if {missing}:")
@@ -136,6 +139,8 @@ def write_backward(
         own = f"ctx.edges, {_write_owned_argument(part, written)}{', ctx.numbers' if numbers else ''}"
         again = f"again{number}([{', '.join(inputs)}], [{given}], {own})"
         again = f"(None, *{again}[:{len(segment.gradients)}])"
+        if counted:
+            again = f"having_written({again}, {''.join(f'l{i}, ' for i in counted)})"
         writer.line(f"    return {again}")
     for one in part.own:
         if one.position < len(part.saved):
@@ -158,6 +163,8 @@ def write_backward(
         writer.line(f"if len(results) != {segment.results}:")
         writer.line(f"    raise miscounted(results, {segment.results}, 'backward')")
         writer.line(f"{', '.join(names)}, = results")
+    for i in counted if names else ():  # (a graph compiler need not count what it writes to)
+        writer.line(f"torch.autograd.graph.increment_version(l{i})")
     results = []
     shared = segment.shared
     for gradient in segment.gradients:

@@ -45,7 +45,7 @@ from aot.runtime.codegen.writer import (
     write_view,
 )
 from aot.runtime.plan import Plan, SegmentPlan
-from aot.runtime.saved_values import SaveStrategy
+from aot.runtime.saved_values import OUTSIDE_OF_AUTOGRAD, Saved, SaveStrategy
 
 
 def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
@@ -219,6 +219,7 @@ class _WrapperSource:
             SaveStrategy.COPY: "copied({0}, {1})",
             SaveStrategy.OWN_COUNTER: "{0}.data",
             SaveStrategy.RESIDENT: "None",
+            SaveStrategy.LIVE: "None",
         }
         applied = [number for kind, number in plan.order if kind == "segment"]
         for number, part in enumerate(plan.parts):
@@ -567,13 +568,16 @@ class _WrapperSource:
             if part.needs_history:
                 names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.needs_history]
                 self.writer.line(f"b{number}[0].attached = {_tuple([f'weakly({n})' for n in names])}")
-            resident = [
-                as_strided(self.writer, f"t{one.tensor}.detach()", one.where)
-                for one in part.saved
-                if one.where is not None
-            ]
+            resident = [self._write_resident(one) for one in part.saved if one.how in OUTSIDE_OF_AUTOGRAD]
             if resident:
                 self.writer.line(f"b{number}[0].resident = packed([{', '.join(resident)}])")
+
+    def _write_resident(self, saved: Saved) -> str:
+        """Memory that a node keeps past autograd, with the version counter of a tensor or one of its own."""
+        way = "detach()" if saved.counted else "data"
+        if saved.where is None:
+            return f"{f'v{saved.values[0]}' if saved.values else f's{saved.index}'}.{way}"
+        return as_strided(self.writer, f"t{saved.tensor}.{way}", saved.where)
 
 
 def _is_node_asked_by_wrapper(part: SegmentPlan, written: Collection[int], plan: Plan) -> bool:
@@ -585,7 +589,7 @@ def _is_node_asked_by_wrapper(part: SegmentPlan, written: Collection[int], plan:
         or part.needs_history
         or plan.numbers.names
     )
-    resident = any(one.where is not None for one in part.saved)
+    resident = any(one.how in OUTSIDE_OF_AUTOGRAD for one in part.saved)
     keeps = any(entrance.kept and entrance.value in written for entrance in part.segment.cotangent_inputs)
     return bool(given or resident or keeps)
 

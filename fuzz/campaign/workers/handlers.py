@@ -4,14 +4,15 @@ Items and answers are plain data, so that they cross a pipe as JSON:
 
     {"kind": "case", "seed": 0, "index": 17, "profile": "uniform", "device": "cpu", "target": "aot"}
     {"kind": "program", "program": {...}, "target": "aot"}
+    {"kind": "probe", "program": {...}, "target": "aot"}
     {"kind": "script", "text": "import torch..."}
     {"kind": "eager digest", "program": {...}}
     {"kind": "eager", "program": {...}}
     {"kind": "judge eager", "program": {...}, "observations": [...]}
 
-The first is answered by `Result.to_json` and the program's `traits`, the second by `Result.to_json`, the
-third by `repro_trial.run_repro`. The last three are answered by a digest of eager's observations, by these as
-plain data, and by the `Result.to_json` of another eager's observations. Where a target has broken its
+The first is answered by `Result.to_json` and the program's `traits`, the next two by `Result.to_json`, a
+script by `repro_trial.run_repro`. The last three are answered by a digest of eager's observations, by these
+as plain data, and by the `Result.to_json` of another eager's observations. Where a target has broken its
 process, the answer is the worker's `Last`; after a script it always is: nobody has looked whether its target
 did, nor is anything of it taken back.
 """
@@ -74,6 +75,12 @@ def program_item(given: Program, target: str, clauses: Sequence[str] = ()) -> di
     return {"kind": "program", "program": to_json(given), "target": target, "clauses": list(clauses)}
 
 
+def probe_item(given: Program, target: str) -> dict[str, Any]:
+    """The item that runs a program on a target as if it lacked and declined nothing; the reason of a refusal
+    has the exception, too."""
+    return {"kind": "probe", "program": to_json(given), "target": target}
+
+
 def script_item(text: str) -> dict[str, Any]:
     """The item that executes a repro script, whose exit status says whether it shows its difference."""
     return {"kind": "script", "text": text}
@@ -102,6 +109,9 @@ def handle_item(item: dict[str, Any]) -> Any:
             return _answer(_executed(given, item), traits=sorted(traits(given)))
         case "program":
             return _answer(_executed(from_json(item["program"]), item))
+        case "probe":
+            target = _asked_for_all(_target(item["target"]))
+            return _answer(_executed_on(from_json(item["program"]), target))
         case "script":
             return Last(repro_trial.run_repro(item["text"]))
         case "eager digest":
@@ -125,10 +135,24 @@ def _executed(given: Program, item: dict[str, Any]) -> Result:
     if clauses:
         promised = tuple(clause for clause in target.promised if clause in clauses)
         target = replace(target, clauses=promised)
+    return _executed_on(given, target)
+
+
+def _executed_on(given: Program, target: Target) -> Result:
     result = execute(given, target)
     if result.intact:
         sweep_garbage()
     return result
+
+
+def _asked_for_all(target: Target) -> Target:
+    """The target as one that lacks and declines nothing, and whose refusals say what was raised."""
+
+    def refusal(error: BaseException) -> str | None:
+        reason = target.refusal(error)
+        return None if reason is None else f"{reason}: {class_name(type(error))}: {message_of(error)}"
+
+    return replace(target, lacks=(), declines=(), refusal=refusal)
 
 
 def _answer(result: Result, **more: Any) -> Any:

@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import multiprocessing.forkserver
 import os
+import shutil
 import signal
 import sys
 import time
@@ -23,7 +24,7 @@ from typing import Any
 
 from fuzz.campaign.workers import worker
 from fuzz.campaign.workers.protocol import Job
-from fuzz.campaign.workers.scratch import temporary_files_in_scratch
+from fuzz.campaign.workers.scratch import scratch_folder, temporary_files_in_scratch
 from fuzz.errors import PoolError, WorkersLost
 
 # One OpenMP thread, or the fork server has a second thread that its children lack; CUDA looked at through
@@ -120,6 +121,7 @@ class Process:
         self.process.join()
         self.process.close()
         self.connection.close()
+        shutil.rmtree(worker.kernel_folder(self.stack), ignore_errors=True)
         return status
 
 
@@ -147,6 +149,7 @@ def start_server(
     context.set_forkserver_preload([worker.PRELOAD])
     environment = {
         **ENVIRONMENT,
+        worker.KERNELS: str(scratch_folder() / "server.kernels"),
         worker.WARM: "" if gpus else " ".join((TOY_TARGET, *warm)),
         **({} if gpus else {"CUDA_VISIBLE_DEVICES": ""}),
         # Python 3.11's server does not take over the path: it would preload an installed copy of this package

@@ -30,6 +30,8 @@ from fuzz.campaign.memory_gauge import resident_memory
 from fuzz.campaign.workers.scratch import use_scratch_folder
 
 PRELOAD = "fuzz.campaign.workers.preload"
+# The environment variable by which Inductor knows where its kernels are to lie.
+KERNELS = "TORCHINDUCTOR_CACHE_DIR"
 # The environment variable with the names of the targets that the fork server warms.
 WARM = "AOTFUZZ_WARM"
 
@@ -66,6 +68,11 @@ class Setup:
     stack: str
     output: str
     gpu: str = ""
+
+
+def kernel_folder(stack: Path) -> Path:
+    """The folder that a worker compiles kernels in, beside the file of its stack."""
+    return stack.with_suffix(".kernels")
 
 
 def serve(connection: Connection, setup: Setup) -> None:
@@ -117,6 +124,8 @@ def _prepare_worker(setup: Setup) -> Handler:
         os.environ["CUDA_VISIBLE_DEVICES"] = setup.gpu
     _check_autograd()
     use_scratch_folder(Path(setup.stack).parent)
+    # A worker that is killed while it compiles leaves half a library behind, which nobody else must load.
+    os.environ[KERNELS] = str(kernel_folder(Path(setup.stack)))
     os.chdir(setup.folder)
     sys.path[:] = setup.path
     module, _, name = setup.handler.partition(":")

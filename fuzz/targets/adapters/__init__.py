@@ -3,6 +3,8 @@
     openvino                 OpenVINO's backend of torch.compile
     onnxruntime_export       ONNX Runtime, through torch.onnx.export
     tvm_relax                Apache TVM, through torch.export and Relax
+    executorch_portable      ExecuTorch's portable kernels, through torch.export
+    thunder                  Lightning Thunder
     torch_export             torch.export and run_decompositions
     torchscript_trace        torch.jit.trace
     functorch_ts             functorch.compile: ts_compile and memory_efficient_fusion
@@ -24,6 +26,8 @@ _MODULES = {
     "openvino": ("openvino",),
     "onnxruntime_export": ("onnxruntime",),
     "tvm_relax": ("tvm",),
+    "executorch_portable": ("executorch",),
+    "thunder": ("thunder",),
     "torch_export": ("torch-export",),
     "torchscript_trace": ("torchscript-trace",),
     "functorch_ts": ("functorch-ts-compile", "functorch-memory-efficient-fusion"),

@@ -76,5 +76,6 @@ TARGETS = {
         ),
         _SCRIPT,
         "onnx_runtime(f)",
+        ("onnxruntime", "onnx", "onnxscript"),
     )
 }

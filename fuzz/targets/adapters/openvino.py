@@ -56,5 +56,6 @@ TARGETS = {
         ),
         "import openvino.torch",
         'torch.compile(f, backend="openvino")',
+        ("openvino",),
     )
 }

@@ -83,5 +83,6 @@ TARGETS = {
         ),
         _SCRIPT,
         "relax_tvm(f)",
+        ("apache-tvm",),
     )
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import aot
-from aot import errors
 from tests.support.agreement import PARTITIONERS, assert_agrees, leaf, non_leaf, values
 
 pytestmark = [pytest.mark.both_devices, pytest.mark.clause("gradients", "randomness")]
@@ -197,6 +195,8 @@ def test_a_backward_repeats_a_draw_of_several_results(partition: str) -> None:
 class Counts(nn.Module):
     """Moves a buffer each time it runs, as a mixture of experts that counts what its experts get."""
 
+    seen: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("seen", torch.zeros(2))
@@ -211,18 +211,6 @@ WRITING: dict[str, Callable[[], nn.Module]] = {
     "a buffer": Counts,
     "a batch norm": lambda: nn.BatchNorm1d(2),
 }
-
-
-@pytest.mark.parametrize("name", WRITING)
-def test_a_block_that_writes_is_refused_below_torch_compile(name: str) -> None:
-    """The backward would have to write once more. The refusal comes before anything is written."""
-    torch._dynamo.reset()
-    block = WRITING[name]()
-    before = copy.deepcopy(block.state_dict())
-    compiled = torch.compile(lambda x: checkpoint(block, x, use_reentrant=False), backend="aotfuzz")
-    with pytest.raises(errors.UnsupportedOperation, match="which the backward writes to once more"):
-        compiled(leaf(4, 2))
-    assert all(torch.equal(value, before[key]) for key, value in block.state_dict().items())
 
 
 @pytest.mark.parametrize("name", WRITING)

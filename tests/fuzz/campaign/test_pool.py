@@ -87,6 +87,16 @@ def test_a_worker_that_has_given_its_last_answer_is_replaced(pool: Pool) -> None
     assert by_item[1] != by_item[3] == by_item[4]
 
 
+def test_kernels_lie_in_a_folder_of_the_worker_that_ends_with_it(pool: Pool) -> None:
+    """Half a library that a killed worker has left is no other one's."""
+    event, *_ = _run(pool, ("kernels",))
+    assert isinstance(event, Answer)
+    folder, was_there = Path(event.value[0]), event.value[1]
+    assert (folder / "half.so").exists() and not was_there
+    _run(pool, ("kill",), ("kill",))
+    assert not folder.exists()
+
+
 def test_children_of_a_dead_worker_are_gone(pool: Pool, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     _run(pool, (["child", str(file)],))

@@ -104,3 +104,11 @@ def test_tables_page_and_json_have_one_order() -> None:
 
 def test_a_campaign_without_findings_says_so() -> None:
     assert "No differences found." in campaign_screen(summary_of([]))
+
+
+def test_it_says_which_clauses_were_judged_where_these_are_not_all() -> None:
+    whole = summary_of([Found(wrong())])
+    some = replace(whole, configuration=replace(whole.configuration, clauses=("values", "input-data")))
+    words = "Judged: values, input-data, and no other clause"
+    assert words in campaign_screen(some).splitlines() and words in report_page(some)
+    assert "Judged" not in campaign_screen(whole) + report_page(whole)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fuzz.bisection.ablation import BACKENDS
 from fuzz.bisection.layers import BACKEND_LAYERS
-from fuzz.corpus import case_file
+from fuzz.corpus import buckets, case_file
 from fuzz.corpus.case_file import Case
 from fuzz.repro.issue import Evidence, issue_text, reproducer_for
 from fuzz.repro.issue_checks import CHECKS, check_issue
 from fuzz.repro.script import main_finding
+from fuzz.targets.adapters import ADAPTED
 from fuzz.targets.builtin_targets import SHIPPED
+from tests.support.fuzz.small_programs import LOST_THROUGH_EXPAND
 
 ROOT = Path(__file__).parents[3]
 LEAST = {"torch-dynamo": "eager", "torch-inductor": "inductor"}
@@ -100,6 +103,47 @@ def test_the_reports_of_recorded_cases_meet_what_no_run_decides() -> None:
             tried += 1
             assert _problems(_report(case, target)) == {}, file.name
     assert tried > 80
+
+
+def _foreign_report(case: Case, target: str, differs: tuple[str, ...] = ()) -> str:
+    """The report of a compiler that is not torch's, in which these backends of torch differ as well."""
+    finding = main_finding(case)
+    made = reproducer_for(case.program, target, finding, BACKENDS)
+    verdicts = {name: "differs" if name in differs else "agrees" for name in BACKENDS}
+    errors = (0.0, 1.0) if made.reference else None
+    return issue_text(case, finding, made, Evidence("AssertionError: x", 2, 2, verdicts, errors, "", ""))
+
+
+@pytest.mark.parametrize("target", [*ADAPTED, "tests.fuzz.bad_targets:copies_alias"])
+def test_a_report_of_another_compiler_names_it_in_place_of_labels(target: str) -> None:
+    case = replace(case_file.read(ROOT / "corpus" / "expanded-write-lost.json"), note="a write is lost")
+    text = _foreign_report(case, target)
+    assert f"Title: [{target}] a write is lost" in text and "\nCompiler: " in text
+    assert "Labels:" not in text and "pt2" not in text
+    assert not _problems(text).keys() & {"torch alone", "ablation", "asserts"}
+    assert "ablation" in _problems(_foreign_report(case, target, ("inductor",)))
+
+
+def test_what_another_compiler_needs_is_no_unused_import_and_nothing_else_may_be_imported() -> None:
+    case = replace(case_file.read(ROOT / "corpus" / "expanded-write-lost.json"), note="a write is lost")
+    text = _foreign_report(case, "openvino")
+    assert "import openvino.torch" in text and _problems(text) == {}
+    assert "torch alone" in _problems(text.replace("import torch\n", "import torch\nimport tvm\n", 1))
+
+
+def test_a_campaigns_note_is_no_title() -> None:
+    case = case_file.read(ROOT / "corpus" / "expanded-write-lost.json")
+    text = _foreign_report(replace(case, note=main_finding(case).message), "openvino")
+    title = text.partition("\n")[0]
+    assert "in eager" not in title and "a write" in title
+
+
+def test_a_crash_is_reported_by_an_assertion_on_the_status() -> None:
+    death = buckets.death("crash", "killed by SIGFPE", "")
+    made = reproducer_for(LOST_THROUGH_EXPAND, "torch-inductor", death, BACKENDS)
+    assert "assert status == 0" in made.text and "sys.exit(0 if" not in made.text
+    assert "import sys" in made.text
+    assert set(made.by_backend) == set(BACKENDS)
 
 
 def test_the_documentation_lists_the_points() -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from fuzz.errors import TargetError
 from fuzz.execute.case import execute
 from fuzz.repro import script as repro_script
 from fuzz.targets.adapters import ADAPTED, adapter
-from fuzz.targets.adapters.adapter import requires
+from fuzz.targets.adapters.adapter import imports, requires
 from fuzz.targets.adapters.flat_calls import compile_flat, put_tensors, take_tensors
 from fuzz.targets.builtin_targets import SHIPPED
 from fuzz.targets.catalog import find_target, usable_targets
@@ -74,6 +75,16 @@ def test_a_library_that_is_not_here_is_said(monkeypatch: pytest.MonkeyPatch) -> 
         usable_targets(["onnxruntime"])
 
 
+def test_a_library_that_this_torch_breaks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made_for_another_torch.py").write_text("import torch\ntorch.Tensor.no_such_method\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert imports("thunder", "json", "aotfuzz")() is None
+    assert imports("thunder", "no_such_module", "aotfuzz")() == requires("thunder", "no_such_module")()
+    reason = imports("thunder", "made_for_another_torch", "aotfuzz")()
+    assert reason is not None and f"cannot be imported beside torch {torch.__version__}" in reason
+    assert "no_such_method" in reason and "made_for_another_torch" not in sys.modules
+
+
 def test_adapters_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets", "--json"]) == 0
     names = [row["name"] for row in json.loads(capsys.readouterr().out)["targets"]]
@@ -110,3 +121,11 @@ def test_openvino_says_what_it_leaves_to_others() -> None:
     assert target.refusal(NotImplementedError("OpenVINO's backend falls back to Inductor")) is not None
     assert target.refusal(NotImplementedError("no")) is None
     assert target.arithmetic.of_double.eps == torch.finfo(torch.float32).eps
+
+
+def test_executorch_and_thunder_decline_what_they_have_no_kernel_or_no_name_for() -> None:
+    executorch, thunder = find_target("executorch"), find_target("thunder")
+    assert executorch.refusal(RuntimeError("Failed to execute method forward, error: 0x14")) == "no kernel"
+    assert executorch.refusal(RuntimeError("Failed to execute method forward, error: 0x12")) is None
+    assert thunder.refusal(AttributeError("Unknown attribute t_")) == "not implemented"
+    assert thunder.refusal(AttributeError("'int' object has no attribute 'shape'")) is None

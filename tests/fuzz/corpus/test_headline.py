@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fuzz.corpus import buckets
+from fuzz.corpus.headline import headline
 from fuzz.program.decode import Program, Ref
-from fuzz.report.headline import headline
 from oracles import Finding
 from tests.support.fuzz.small_programs import (
     DOUBLE_IN_PLACE,
