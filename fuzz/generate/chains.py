@@ -16,7 +16,7 @@ from math import prod
 from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
 from fuzz.generate.arguments import Inputs, bind_arguments, draw_layout
-from fuzz.generate.motifs import patterns
+from fuzz.generate.motifs import kernel_patterns
 from fuzz.generate.profiles import Profile
 from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.ir.value_classes import FORMULAS, VALUES
@@ -82,7 +82,7 @@ def build_chains(builder: ProgramBuilder, chains: Sequence[Chain]) -> None:
     for chain in chains:
         if builder.choices.chance(builder.profile.pattern):
             before = len(builder.statements)
-            patterns.append_pattern(builder, chain.names)
+            kernel_patterns.append_pattern(builder, chain.names)
             made = [name for s in builder.statements[before:] for name in s.results]
             chain.names += made
             if made:

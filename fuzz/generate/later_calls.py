@@ -18,8 +18,8 @@ from fuzz.abstract.interpret import check_module
 from fuzz.abstract.state import AbstractState, AbstractTensor, InvalidProgram
 from fuzz.choices import Choices
 from fuzz.generate.arguments import SCALARS, draw_layout, draw_lazy, redraw_layout
-from fuzz.generate.profiles import MAX_ELEMENTS, Profile
-from fuzz.ir.argument_rules import ALIASES, LAZY, call_error
+from fuzz.generate.profiles import Profile, most_elements
+from fuzz.ir.argument_rules import ALIASES, LAZY, call_error, values_in
 from fuzz.ir.control_flow import executed_statements, other_value
 from fuzz.ir.json_readers import ProgramError
 from fuzz.ir.nodes import (
@@ -39,11 +39,9 @@ from fuzz.ir.nodes import (
     with_call,
 )
 from fuzz.ir.subclass import PARTS
-from fuzz.ir.value_classes import VALUES
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous_strides
-from fuzz.operators.row import MAX_ELEMENTS as MOST_ELEMENTS
 from fuzz.operators.row import Constant, Size
 from fuzz.program.decode import WRAPPED, Sizes, initial_state, literal_sizes
 
@@ -128,8 +126,6 @@ def defined_final_state(program: Program, sizes: Sizes, reckless: bool = False) 
     after it, to a defined end. `sizes` are those that are in the text already; others are added. If
     `reckless`, eager may refuse a statement, or the backward."""
     state = initial_state(program)
-    large = any(prod(storage.size) > MAX_ELEMENTS for storage in program.storages)
-    most = MOST_ELEMENTS if large else MAX_ELEMENTS
     try:
         for i, statement in executed_statements(program):
             row = OPERATORS[statement.operator]
@@ -146,7 +142,7 @@ def defined_final_state(program: Program, sizes: Sizes, reckless: bool = False) 
                 eager_rules.eager_error_now(use) or eager_rules.eager_error_later(use, state.kept)
             ):
                 return None
-            if any(prod(result.meta.size) > most for result in outcome):
+            if any(prod(result.meta.size) > most_elements(program.storages) for result in outcome):
                 return None
             state.commit(use, outcome, statement.results)
     except InvalidProgram:
@@ -508,7 +504,7 @@ def _change_dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
     if any(isinstance(a, View) and a.storage == place and a.dtype is not None for a in call.arguments):
         return call
     dtype = choices.pick(_AS_WIDE.get(storage.dtype, _DTYPES) if choices.chance(0.5) else _DTYPES)
-    storage = replace(storage, values=storage.values if dtype in VALUES[storage.values] else "plain")
+    storage = replace(storage, values=values_in(storage, dtype))
     if dtype not in INEXACT:
         if any(isinstance(a, View) and a.storage == place and a.leaf for a in call.arguments):
             return call

@@ -7,13 +7,15 @@ for each case, because none of them finds every kind of fault first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
 from fuzz.generate.limits import CHANCES, Limits
+from fuzz.ir.nodes import Storage
 from fuzz.operators import OPERATORS, Kind
 
 MAX_ELEMENTS = 96  # of any tensor: a statement costs eager microseconds
@@ -120,6 +122,12 @@ class Profile:
 
 
 @lru_cache(maxsize=256)
+def most_elements(storages: Sequence[Storage]) -> int:
+    """How many elements tensors of a program may have that has such roots."""
+    large = any(prod(storage.size) > MAX_ELEMENTS for storage in storages)
+    return PROFILES["lowerings"].elements if large else MAX_ELEMENTS
+
+
 def narrow(profile: Profile, limits: Limits) -> Profile:
     """The profile within limits: without the chances, and the rows of operators, that lead out of them.
 

@@ -46,6 +46,11 @@ def root_error(storage: Storage) -> FieldError | None:
     return None
 
 
+def values_in(storage: Storage, dtype: str) -> str:
+    """A root's value class, if another dtype has it as well."""
+    return storage.values if dtype in VALUES[storage.values] else "plain"
+
+
 def _holds(dtype: str, precision: str, values: str) -> bool:
     """Whether a wider dtype has the numbers that a narrower one has of a value class."""
     alike = {precision, dtype} <= FLOATS or {precision, dtype} <= COMPLEX

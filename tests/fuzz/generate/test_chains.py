@@ -11,7 +11,7 @@ import pytest
 
 from fuzz.choices import SeededChoices
 from fuzz.generate import generate
-from fuzz.generate.motifs import patterns
+from fuzz.generate.motifs import kernel_patterns
 from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import Program
 from fuzz.operators import OPERATORS, Kind
@@ -103,11 +103,13 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("pattern", dict.fromkeys(patterns.PATTERNS), ids=lambda pattern: pattern.__name__)
+@pytest.mark.parametrize(
+    "pattern", dict.fromkeys(kernel_patterns.PATTERNS), ids=lambda pattern: pattern.__name__
+)
 def test_each_pattern_is_made_in_its_whole(
-    pattern: patterns.Pattern, monkeypatch: pytest.MonkeyPatch
+    pattern: kernel_patterns.Pattern, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patterns, "PATTERNS", (pattern,))
+    monkeypatch.setattr(kernel_patterns, "PATTERNS", (pattern,))
     profile = replace(LOWERINGS, pattern=1.0, refused=0.0, resized=0.0)
     made = [{*operators(generate(SeededChoices(5, index), profile))} for index in range(150)]
     assert any(PARTS[pattern.__name__] <= names for names in made)
