@@ -29,6 +29,8 @@ from fuzz.program.decode import Argument, Root, Storage, View
 TRIES = 24  # for one statement, before a chain is left shorter
 FITTING = 12  # draws of sizes, until the operator that they are for takes some
 WANTED = 0.6  # the chance that sizes and dtypes are drawn for an operator
+# Value classes of chains with gradients: sums of numbers that overflow depend on their order.
+SMOOTH = ("plain", "inexact", "halves")
 LATEST = 0.8  # the chance that an operator is applied to the chain's latest result
 
 _DTYPES = (
@@ -220,6 +222,8 @@ def _draw_chain_arguments(
         own = values
         if dtype not in VALUES[values] or choices.chance(0.3):
             own = _draw_values(choices, profile, dtype)
+        if needs and own not in SMOOTH:
+            own = choices.pick(SMOOTH) if dtype in FLOATS else "plain"
         _append_argument(choices, storages, arguments, dtype, size, own, needs and dtype in INEXACT)
 
 
