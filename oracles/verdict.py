@@ -27,6 +27,7 @@ def judge(
     control: Callable[[], Observation] | None = None,
     densely: Callable[[], Observation] | None = None,
     rounded: Callable[[int], Observation] | None = None,
+    moved: Callable[[int], Observation] | None = None,
     *,
     exact: bool = False,
     clauses: Collection[str] = CLAUSES,
@@ -42,7 +43,9 @@ def judge(
     `densely` runs eager on fresh arguments with dense operands for each operation, and is called only when
     elements differ all the same: what eager computes may depend on how tensors lie, and a target is right as
     well if it computes that. `rounded` runs the reference with results rounded at random, from a seed; it is
-    called when no differences are left but in the lower half of the digits. With `exact` elements must be
+    called when no differences are left but in the lower half of the digits. So is `moved`, which runs eager
+    with each floating result moved by its last digit: what an intermediate that rounds otherwise makes of the
+    results, eager's kernels might have made as well. With `exact` elements must be
     equal bit for bit, and none of these runs is used. What is of other clauses than `clauses` is not judged.
     `arithmetic` says in which precision the target computes.
 
@@ -96,6 +99,10 @@ def judge(
                     if not any(item.slight for item in left):  # what these differences stood before
                         found = left
                         break
+            if moved is not None and double is not None and all(item.slight for item in found):
+                for seed in range(_ROUNDINGS):
+                    if not compared(target, double, again, moved(seed)):
+                        return Verdict(Outcome.AGREE, (), "agree with eager moved by its last digits")
     telling = tuple(item.finding for item in found if not item.noise)
     if not telling:
         return Verdict(Outcome.POISONED, (), f"eager's own numbers are noise: {found[0].finding}")

@@ -20,7 +20,7 @@ def eager_error_now(use: AbstractCall) -> str | None:
     """Why eager raises at this statement, or None."""
     row, tensors = use.row, use.tensors
     if row.raises:
-        return "a matrix is inverted that has no inverse"
+        return "eager refuses that whatever it is given"
     if use.followed and row.given:
         return "autograd does not follow an operator that is given its result"
     if use.grad and row.differentiable:

@@ -288,8 +288,8 @@ def _bucket_storage(letters: dict[int, str], number: int, storage: Storage) -> s
         words.append("grad")
     if not storage.leaf:
         words.append("detached" if storage.detached else "nonleaf")
-    if storage.special:
-        words.append("special")
+    if storage.values != "plain":
+        words.append(storage.values)
     if storage.inference:
         words.append("inference")
     return ":".join(words) + _extent(storage.size)

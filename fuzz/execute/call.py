@@ -31,6 +31,7 @@ from oracles.observation.ambient import record_ambient
 from oracles.observation.exception_origin import exception_origin
 from oracles.observation.operation_mode import OperationMode
 from oracles.rerun.dense_operands import DenseOperands
+from oracles.rerun.double_by_default import double_by_default
 from oracles.rerun.random_rounding import RandomRounding
 from oracles.rerun.replay_rng import RecordDraws, ReplayDraws
 
@@ -249,8 +250,9 @@ Reruns = tuple[
     Callable[[], Observation],
     Callable[[], Observation],
     Callable[[int], Observation],
+    Callable[[int], Observation],
 ]
-"""What `oracles.judge` may ask for: `reference`, `control`, `densely` and `rounded`."""
+"""What `oracles.judge` may ask for: `reference`, `control`, `densely`, `rounded` and `moved`."""
 
 
 def baseline_reruns(
@@ -284,18 +286,20 @@ def baseline_reruns(
         exact, make, state = twin
         double = replace(trial, make=make, state=state)
         if not drew:
-            return run_and_observe(double, standard(exact))
+            with double_by_default():
+                return run_and_observe(double, standard(exact))
         noted = RecordDraws()
         once_more(under=noted)
-        return run_and_observe(double, standard(exact), under=ReplayDraws(noted.draws))
+        with double_by_default():
+            return run_and_observe(double, standard(exact), under=ReplayDraws(noted.draws))
 
     def rounded(seed: int) -> Observation:
         twin = in_double()
         assert twin is not None  # there was a reference
         exact, make, state = twin
-        return run_and_observe(
-            replace(trial, make=make, state=state), standard(exact), under=RandomRounding(seed, eps)
-        )
+        double = replace(trial, make=make, state=state)
+        with double_by_default():
+            return run_and_observe(double, standard(exact), under=RandomRounding(seed, eps))
 
     def control() -> Observation:
         return once_more(terms=True)
@@ -303,7 +307,10 @@ def baseline_reruns(
     def densely() -> Observation:
         return once_more(under=DenseOperands())
 
-    return reference, control, densely, rounded
+    def moved(seed: int) -> Observation:
+        return once_more(under=RandomRounding(seed, None))
+
+    return reference, control, densely, rounded, moved
 
 
 def _leaves_same_python_state(eager: Observation, seen: Observation) -> bool:

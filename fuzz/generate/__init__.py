@@ -18,11 +18,13 @@ from dataclasses import replace
 from fuzz.abstract.interpret import defined_names, sizes_if_taken
 from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
-from fuzz.generate.arguments import MAX_ELEMENTS, Inputs, bind_arguments, draw_inputs
+from fuzz.generate.arguments import Inputs, bind_arguments, draw_inputs
 from fuzz.generate.blocks import build
+from fuzz.generate.chains import Chain, build_chains, draw_chain_inputs
 from fuzz.generate.later_calls import draw_changed, draw_later
-from fuzz.generate.profiles import PROFILES, Profile, narrow
+from fuzz.generate.profiles import MAX_ELEMENTS, PROFILES, Profile, narrow
 from fuzz.generate.program_builder import MAX_RANK, ProgramBuilder
+from fuzz.generate.resized_calls import draw_resized
 from fuzz.generate.scenes import SCENES
 from fuzz.generate.steps import draw_call_in_two_threads, draw_equal_later_calls, draw_marked, draw_steps
 from fuzz.program.decode import Branch, Dict, Literal, Program, ProgramError, Ref, Scenario, Seq, Tree
@@ -68,14 +70,20 @@ def _draw_program(choices: Choices, profile: Profile) -> Program:
     autocast = choices.pick(("bfloat16", "bfloat16", "float16")) if cast else None
     state = AbstractState(grad, inference, autocast)
     scene = choices.pick(SCENES) if profile.scene and choices.chance(profile.scene) else None
-    if scene is None:
+    chains: list[Chain] = []
+    if profile.chains is not None:
+        inputs, chains = draw_chain_inputs(choices, profile, state)
+    elif scene is None:
         inputs = draw_inputs(choices, profile, state)
     else:
         inputs = bind_arguments(state, *scene.arguments(choices))
     builder = ProgramBuilder(choices, profile, state, inputs)
     if scene is not None:
         scene.motif(builder)
-    build(builder)
+    if chains:
+        build_chains(builder, chains)
+    else:
+        build(builder)
     state = builder.state
     parameters = _draw_parameters(choices, profile, inputs)
     returns = _draw_returns(choices, profile, inputs, builder)
@@ -114,6 +122,8 @@ def _draw_program(choices: Choices, profile: Profile) -> Program:
         later = draw_changed(choices, profile, program, scene.change)
     elif profile.alike and choices.chance(profile.alike):
         later = draw_equal_later_calls(choices, profile, program, state)
+    elif profile.resized and choices.chance(profile.resized):
+        later = draw_resized(choices, program)
     else:
         later = draw_later(choices, profile, program)
     if later:

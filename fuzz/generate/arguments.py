@@ -9,7 +9,7 @@ from math import prod
 from fuzz.abstract.state import AbstractState
 from fuzz.choices import Choices
 from fuzz.generate.operand_arguments import draw_fitting_arguments
-from fuzz.generate.profiles import Profile
+from fuzz.generate.profiles import MAX_ELEMENTS, Profile
 from fuzz.ir.argument_rules import LAZY, view_error
 from fuzz.ir.subclass import VIAS
 from fuzz.operators import OPERATORS
@@ -26,7 +26,6 @@ DTYPES = (
     *("float16", "bfloat16", "int16", "uint8", "int8"),
 )
 SCALARS: tuple[Constant, ...] = (2, 0.5, -3, 1.5, 1, 0.0, 1 - 2j, None, True, "text")
-MAX_ELEMENTS = 96  # of any tensor: a statement costs eager microseconds
 FEW = 16  # operators of a profile, for which arguments are drawn that one of them takes
 _FITTING = 0.6  # the chance of that
 # Dtypes that a storage's bytes are read as. There are no bools among them: a byte of 2 is none.
@@ -272,8 +271,8 @@ def _storage(choices: Choices, profile: Profile, sizes: tuple[Size, ...], number
         dtype = choices.pick([name for name in DTYPES if name in profile.limits.dtypes])
     needs = dtype in INEXACT and choices.chance(profile.requires_grad)
     leaf = not (needs or (dtype in INEXACT and choices.chance(0.1))) or choices.chance(profile.leaf)
-    special = dtype in FLOATS and choices.chance(profile.special)
-    return Storage(dtype, choices.pick(sizes), choices.integer(0, 12), needs, leaf, special)
+    values = "special" if dtype in FLOATS and choices.chance(profile.special) else "plain"
+    return Storage(dtype, choices.pick(sizes), choices.integer(0, 12), needs, leaf, values)
 
 
 def _draw_argument_on_storage(

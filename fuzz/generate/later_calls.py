@@ -17,9 +17,9 @@ from fuzz.abstract import eager_rules
 from fuzz.abstract.interpret import check_module
 from fuzz.abstract.state import AbstractState, AbstractTensor, InvalidProgram
 from fuzz.choices import Choices
-from fuzz.generate.arguments import MAX_ELEMENTS, SCALARS, draw_layout, draw_lazy, redraw_layout
-from fuzz.generate.profiles import Profile
-from fuzz.ir.argument_rules import ALIASES, LAZY, call_error
+from fuzz.generate.arguments import SCALARS, draw_layout, draw_lazy, redraw_layout
+from fuzz.generate.profiles import Profile, most_elements
+from fuzz.ir.argument_rules import ALIASES, LAZY, call_error, values_in
 from fuzz.ir.control_flow import executed_statements, other_value
 from fuzz.ir.json_readers import ProgramError
 from fuzz.ir.nodes import (
@@ -40,7 +40,7 @@ from fuzz.ir.nodes import (
 )
 from fuzz.ir.subclass import PARTS
 from fuzz.operators import OPERATORS
-from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE
+from fuzz.operators.dtypes import COMPLEX, INEXACT, ITEM_SIZE
 from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import Constant, Size
 from fuzz.program.decode import WRAPPED, Sizes, initial_state, literal_sizes
@@ -142,7 +142,7 @@ def defined_final_state(program: Program, sizes: Sizes, reckless: bool = False) 
                 eager_rules.eager_error_now(use) or eager_rules.eager_error_later(use, state.kept)
             ):
                 return None
-            if any(prod(result.meta.size) > MAX_ELEMENTS for result in outcome):
+            if any(prod(result.meta.size) > most_elements(program.storages) for result in outcome):
                 return None
             state.commit(use, outcome, statement.results)
     except InvalidProgram:
@@ -254,7 +254,7 @@ def _lengthen_views(choices: Choices, _profile: Profile, call: Call) -> Call:
     for argument in call.arguments:
         if isinstance(argument, View) and argument.size[:1] == (old,):
             longer = replace(argument, size=(new, *argument.size[1:]))
-            if _fits(longer, call.storages[argument.storage]):
+            if fits_storage(longer, call.storages[argument.storage]):
                 argument = longer
         arguments.append(argument)
     return replace(call, arguments=tuple(arguments))
@@ -278,7 +278,7 @@ def _shift_view(choices: Choices, _profile: Profile, call: Call) -> Call:
     )
 
 
-def _fits(view: View, storage: Storage) -> bool:
+def fits_storage(view: View, storage: Storage) -> bool:
     """Whether a root has the elements of a view."""
     return view.offset + _last(view) < _room(view, storage)
 
@@ -362,7 +362,7 @@ def move_argument(choices: Choices, _profile: Profile, call: Call) -> Call:
                 others.append(Duplicate(i))
             if isinstance(argument, View) and other.storage != argument.storage:
                 new, old = call.storages[other.storage], call.storages[argument.storage]
-                if new.dtype == old.dtype and _fits(argument, new):
+                if new.dtype == old.dtype and fits_storage(argument, new):
                     others.append(replace(argument, storage=other.storage))
     if not others:
         return call
@@ -504,7 +504,7 @@ def _change_dtype(choices: Choices, _profile: Profile, call: Call) -> Call:
     if any(isinstance(a, View) and a.storage == place and a.dtype is not None for a in call.arguments):
         return call
     dtype = choices.pick(_AS_WIDE.get(storage.dtype, _DTYPES) if choices.chance(0.5) else _DTYPES)
-    storage = replace(storage, special=storage.special and dtype in FLOATS)
+    storage = replace(storage, values=values_in(storage, dtype))
     if dtype not in INEXACT:
         if any(isinstance(a, View) and a.storage == place and a.leaf for a in call.arguments):
             return call

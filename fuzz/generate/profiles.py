@@ -7,15 +7,18 @@ for each case, because none of them finds every kind of fault first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
 from fuzz.generate.limits import CHANCES, Limits
+from fuzz.ir.nodes import Storage
 from fuzz.operators import OPERATORS, Kind
 
+MAX_ELEMENTS = 96  # of any tensor: a statement costs eager microseconds
 Weights = tuple[tuple[Kind, int], ...]
 
 _KINDS: Weights = (
@@ -38,6 +41,23 @@ _KINDS: Weights = (
     (Kind.FUNCTION, 2),
     (Kind.WRAPPER, 6),
 )  # hooks and grad modes are drawn with blocks, where there are functions
+
+
+_KERNELS: Weights = (
+    (Kind.KERNEL, 24),
+    (Kind.POINTWISE, 3),
+    (Kind.REDUCTION, 3),
+    (Kind.VIEW, 2),
+    (Kind.IN_PLACE, 1),
+    (Kind.MATMUL, 1),
+    (Kind.INDEXING, 1),
+    (Kind.CONVERT, 2),
+    (Kind.JOIN, 1),
+    (Kind.SCATTER, 1),
+    (Kind.NEURAL, 2),
+    (Kind.NORMALIZATION, 1),
+    (Kind.ALGEBRA, 1),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +111,23 @@ class Profile:
     alike: float = 0.0  # later calls have the same arguments, but for values, attributes and modes
     undo: float = 0.0  # the next statement takes back what one did to a tensor, where there is one for that
     operators: frozenset[str] | None = None  # the rows that programs are made of, if not of all
+    chains: tuple[int, int] | None = None  # so many chains of operators (`fuzz.generate.chains`), if any
+    elements: int = MAX_ELEMENTS  # of any tensor, at most
+    values: float = 0.0  # the numbers of a chain are of another value class than plain ones
+    pattern: float = 0.0  # a chain begins with what compilers look for
+    refused: float = 0.0  # the last operator of a chain is called in a way that eager refuses
+    resized: float = 0.0  # the function is called again with other sizes, 0 and 1 among them
     reckless: float = 0.05  # the program may do what eager refuses: at a statement, or later in backward
     limits: Limits | None = None  # what programs may not have, if anything
 
 
 @lru_cache(maxsize=256)
+def most_elements(storages: Sequence[Storage]) -> int:
+    """How many elements tensors of a program may have that has such roots."""
+    large = any(prod(storage.size) > MAX_ELEMENTS for storage in storages)
+    return PROFILES["lowerings"].elements if large else MAX_ELEMENTS
+
+
 def narrow(profile: Profile, limits: Limits) -> Profile:
     """The profile within limits: without the chances, and the rows of operators, that lead out of them.
 
@@ -117,7 +149,7 @@ _BASE = Profile("base")
 
 
 def _make_profiles() -> Mapping[str, Profile]:
-    apart = (Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.HIGHER_ORDER, Kind.PYTHON)
+    apart = (Kind.KERNEL, Kind.REFUSED, Kind.HOOK, Kind.RETAIN, Kind.MODE, Kind.HIGHER_ORDER, Kind.PYTHON)
     single_kinds = tuple((kind, 1) for kind in Kind if kind not in apart)
     heavier = {Kind.METADATA: 12, Kind.VIEW: 8}
     named = (
@@ -243,10 +275,37 @@ def _make_profiles() -> Mapping[str, Profile]:
         motif=0.0,
         wrapped=0.0,
     )
+    # Kernels: few statements on tensors of any size, dtype and value; nothing of autograd's, or little.
+    lowerings = replace(
+        _BASE,
+        name="lowerings",
+        kinds=_KERNELS,
+        chains=(1, 3),
+        elements=4096,
+        statements=(16, 16),
+        values=0.6,
+        pattern=0.3,
+        refused=0.06,
+        resized=0.12,
+        requires_grad=0.12,
+        passed=0.0,
+        steps=0.0,
+        again=0.0,
+        threads=0.0,
+        motif=0.0,
+        mode=0.0,
+        grad_off=0.4,
+        inference=0.05,
+        autocast=0.0,
+        nested=0.02,
+        filled=0.0,
+        reckless=0.0,
+    )
     # What forgets one thing about a call shows in few later calls, and there are many scenes: these are drawn
-    # twice as often.
-    mixed = replace(_BASE, name="mixed", mixture=(*(profile.name for profile in named), "calls", "scenes"))
-    return MappingProxyType({profile.name: profile for profile in (*named, operators, mixed)})
+    # twice as often. Kernels have as many faults as all else, and more operators: a quarter is theirs.
+    often = ("calls", "scenes", *("lowerings",) * 4)
+    mixed = replace(_BASE, name="mixed", mixture=(*(profile.name for profile in named), *often))
+    return MappingProxyType({profile.name: profile for profile in (*named, operators, lowerings, mixed)})
 
 
 PROFILES: Mapping[str, Profile] = _make_profiles()

@@ -12,7 +12,7 @@ from math import prod
 from fuzz.abstract import eager_rules
 from fuzz.abstract.state import AbstractState, AbstractTensor, InvalidProgram
 from fuzz.choices import Choices
-from fuzz.generate.arguments import MAX_ELEMENTS, Inputs
+from fuzz.generate.arguments import Inputs
 from fuzz.generate.profiles import ROWS_OF, Profile
 from fuzz.ir.control_flow import Modes
 from fuzz.ir.nodes import Block
@@ -189,7 +189,7 @@ class ProgramBuilder:
         if len(outcome) > MAX_PIECES or (fits is not None and not fits(outcome[0].meta)):
             return None
         for result in outcome:
-            if prod(result.meta.size) > MAX_ELEMENTS or len(result.meta.size) > MAX_RANK:
+            if prod(result.meta.size) > self.profile.elements or len(result.meta.size) > MAX_RANK:
                 return None
             if limits is not None and result.meta.dtype not in limits.dtypes:
                 return None
@@ -438,7 +438,7 @@ def _row_tickets(choices: Choices, profile: Profile, state: AbstractState) -> Ti
 
 @lru_cache(maxsize=64)
 def _all_tickets(profile: Profile, wraps: bool) -> Tickets:
-    apart = {Kind.HIGHER_ORDER, Kind.PYTHON} if not profile.kinds else set()
+    apart = {Kind.HIGHER_ORDER, Kind.PYTHON, Kind.KERNEL, Kind.REFUSED} if not profile.kinds else set()
     if not wraps:
         apart.add(Kind.WRAPPER)
     chosen = OPERATORS if profile.operators is None else profile.operators

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from fuzz.ir import subclass
 from fuzz.ir.nodes import Program, Storage, View
+from fuzz.ir.value_classes import FORMULAS, VALUES
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, ITEM_SIZE, reads_bytes
 
 VIAS = ("view", "detach", "data", "no_grad", "multi", "parameter")
@@ -31,13 +32,29 @@ def root_error(storage: Storage) -> FieldError | None:
         return FieldError("requires_grad", f"{dtype} cannot require grad", "use a floating or complex dtype")
     if not storage.leaf and dtype not in INEXACT:
         return FieldError("leaf", f"a {dtype} root is always a leaf", "write true")
-    if storage.special and dtype not in FLOATS:
-        return FieldError("special", f"{dtype} has no special values", "write false")
+    if dtype not in VALUES[storage.values]:
+        return FieldError("values", f"{dtype} has no {storage.values} values", "write plain")
+    if storage.precision is not None and not _holds(dtype, storage.precision, storage.values):
+        what = f"{dtype} does not hold the {storage.values} values of {storage.precision}"
+        return FieldError("precision", what, "write null")
+    if storage.values in FORMULAS and len(storage.size) < 2:
+        return FieldError("values", "no matrix", "write plain, or use two dimensions")
     if storage.detached and (storage.leaf or not storage.requires_grad):
         return FieldError("detached", "a root without a history cannot lose it", "write false")
     if storage.inference and (storage.requires_grad or not storage.leaf):
         return FieldError("inference", "a tensor made in inference mode has no gradient", "write false")
     return None
+
+
+def values_in(storage: Storage, dtype: str) -> str:
+    """A root's value class, if another dtype has it as well."""
+    return storage.values if dtype in VALUES[storage.values] else "plain"
+
+
+def _holds(dtype: str, precision: str, values: str) -> bool:
+    """Whether a wider dtype has the numbers that a narrower one has of a value class."""
+    alike = {precision, dtype} <= FLOATS or {precision, dtype} <= COMPLEX
+    return alike and precision in VALUES[values] and ITEM_SIZE[precision] <= ITEM_SIZE[dtype]
 
 
 def view_error(view: View, storage: Storage) -> FieldError | None:

@@ -31,7 +31,7 @@ from fuzz.ir.nodes import (
 )
 from oracles import Backward
 
-FORMAT = 14
+FORMAT = 15
 
 
 def to_json(program: Program) -> dict[str, Any]:
@@ -90,9 +90,10 @@ def _storage_to_json(storage: Storage) -> dict[str, Any]:
         "seed": storage.seed,
         "requires_grad": storage.requires_grad,
         "leaf": storage.leaf,
-        "special": storage.special,
+        "values": storage.values,
         "detached": storage.detached,
         "inference": storage.inference,
+        "precision": storage.precision,
     }
 
 

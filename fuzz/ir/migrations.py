@@ -7,13 +7,13 @@ from typing import Any, cast
 
 from fuzz.ir import json_readers as read
 
-# What is read besides the present one. 13 had no function modes, and no attributes of tensors, 12 no nested
-# wrapper subclasses, and made none, 11 no arguments that are views of wrapper subclasses, 10 no tensors in
-# attributes of modules, 9 no lazy arguments, views of aliases, roots that have been detached since or were
-# made in inference mode, and autocast, 8 no calls in two threads, 7 no wrapper subclasses, 6 no modules, 5
-# no blocks but regions, and none in another, 4 no special values, 3 no later calls and no steps, 2 no
-# inference mode, 1 no views of other dtypes or leaves.
-EARLIER = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13)
+# What is read besides the present one. 14 had special values for all value classes, 13 no function modes,
+# and no attributes of tensors, 12 no nested wrapper subclasses, and made none, 11 no arguments that are views
+# of wrapper subclasses, 10 no tensors in attributes of modules, 9 no lazy arguments, views of aliases, roots
+# that have been detached since or were made in inference mode, and autocast, 8 no calls in two threads, 7 no
+# wrapper subclasses, 6 no modules, 5 no blocks but regions, and none in another, 4 no special values, 3 no
+# later calls and no steps, 2 no inference mode, 1 no views of other dtypes or leaves.
+EARLIER = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
 _MODES = ("inherit", "no_grad", "enable_grad", "inference_mode", "checkpoint")
 
 
@@ -21,7 +21,8 @@ def migrate(data: dict[str, Any], version: int) -> dict[str, Any]:
     """A document of an earlier format, as far as it is one, with the fields that have come since."""
     if isinstance(module := data.get("module"), dict):
         data = {**data, "module": {"attributes": [], **module}}
-    added: dict[str, Any] = {"swapped": False, "marked": []}
+    data = _migrate_each_call(data, "storages", lambda item: _name_values(item, version))
+    added: dict[str, Any] = {"swapped": False, "marked": []} if version < 14 else {}
     if version >= 10:
         return _migrate_each_scenario(data, added)
     added |= {"autocast": None}
@@ -36,13 +37,16 @@ def migrate(data: dict[str, Any], version: int) -> dict[str, Any]:
     data = {"module": None, **data} if version < 7 else data
     data = _migrate_each_call(data, "arguments", lambda item: _with_fields(item, kind))
     data = _migrate_each_call(data, "storages", lambda item: {"detached": False, "inference": False, **item})
-    if version >= 6:
-        return data
-    if version == 5:
-        return _migrate_modes_to_regions(data)
-    return _migrate_modes_to_regions(
-        _migrate_each_call(data, "storages", lambda item: {"special": False, **item})
-    )
+    return data if version >= 6 else _migrate_modes_to_regions(data)
+
+
+def _name_values(storage: dict[str, Any], version: int) -> dict[str, Any]:
+    """A storage that says whether it has special values, with their value class."""
+    special = storage.get("special", False if version <= 4 else None)
+    if type(special) is not bool:
+        return storage
+    rest = {key: value for key, value in storage.items() if key != "special"}
+    return {"values": "special" if special else "plain", "precision": None, **rest}
 
 
 def _migrate_each_scenario(data: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from oracles.observation.steps import Backward
 class Storage:
     """One allocation and its root, a contiguous tensor of shape `size`.
 
-    The root's values are a fixed formula of `seed` and the element's index; with `special` NaN, infinities,
-    signed zeros and denormals are among them. With `leaf=False` the root is `leaf * 1`, so that it may be
+    The root's elements are a fixed formula of `seed` and the element's index, or are the numbers of a value
+    class (`fuzz.ir.value_classes`) in turn, as `precision` has them, which is a dtype, or None for the root's
+    own. With `leaf=False` the root is `leaf * 1`, so that it may be
     written to although it requires grad. If such a one is `detached`, that is done in place when all
     arguments have been taken: their histories go on. An `inference` root is made in inference mode.
     """
@@ -24,9 +25,15 @@ class Storage:
     seed: int
     requires_grad: bool = False
     leaf: bool = True
-    special: bool = False
+    values: str = "plain"
     detached: bool = False
     inference: bool = False
+    precision: str | None = None
+
+    @property
+    def special(self) -> bool:
+        """Whether NaN, infinities, zeros of either sign or denormals may be among the elements."""
+        return self.values in ("special", "limits")
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,8 @@ class Kind(StrEnum):
     RETAIN = "retain"  # has operand 0 keep its gradient
     MODE = "mode"  # leaves another grad mode behind
     PYTHON = "python"  # reads or writes Python state, or catches what an operation raises
+    KERNEL = "kernel"  # a function of which the kernel alone matters: the wide table
+    REFUSED = "refused"  # a call of such a function that eager refuses, whatever it is given
 
 
 # Their results may be views of tensors that nobody sees.
@@ -226,7 +228,7 @@ class Operator:
     @property
     def raises(self) -> bool:
         """Whether eager raises when it computes it, whatever it is given."""
-        return "torch.linalg.inv(torch.zeros(" in self.source
+        return self.kind is Kind.REFUSED or "torch.linalg.inv(torch.zeros(" in self.source
 
     @property
     def metadata(self) -> bool:

@@ -23,6 +23,7 @@ from fuzz.ir.nodes import (
     Tree,
     View,
 )
+from fuzz.ir.value_classes import FORMULAS, number_table
 from fuzz.operators import OPERATORS
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INTEGERS, REAL_OF
 from fuzz.operators.side_effects import NOTES
@@ -218,10 +219,6 @@ def _names(names: tuple[str, ...]) -> str:
     return "{" + ", ".join(f'"{name}": {name}' for name in names) + "}"
 
 
-# Exact in float64. The last two are denormal: in float16, and in float32 and bfloat16.
-SPECIAL = (math.nan, 1.5, -0.0, math.inf, -2.0, -math.inf, 0.5, 0.0, -0.75, 2.0**-24, 2.0**-130)
-
-
 def root_values_text(storage: Storage, device: str) -> str:
     """The elements of a root, by the fixed formula: small, exact in every dtype, no zeros among fractions,
     bits that alternate. `device` is "", or a keyword argument after a comma."""
@@ -229,9 +226,16 @@ def root_values_text(storage: Storage, device: str) -> str:
     if len(storage.size) != 1:
         ramp += f".reshape({', '.join(map(str, storage.size)) or '()'})"
     ramp = f"({ramp} * 7 + {storage.seed})"
-    if storage.special:
-        table = f"torch.tensor({constant_text(SPECIAL)}, dtype=torch.{storage.dtype}{device})"
-        return f"{table}[{ramp} % {len(SPECIAL)}]"
+    if storage.values in FORMULAS:
+        return _matrix_text(storage, device)
+    if storage.values != "plain":
+        given = storage.precision or storage.dtype
+        numbers = number_table(storage.values, given)
+        # (An index without dimensions would give a view of the table.)
+        shown = numbers if storage.size else numbers[storage.seed % len(numbers)]
+        table = f"torch.tensor({constant_text(shown)}, dtype=torch.{given}{device})"
+        converted = f".to(torch.{storage.dtype})" if given != storage.dtype else ""
+        return f"{table}{f'[{ramp} % {len(numbers)}]' if storage.size else ''}{converted}"
     if storage.dtype in COMPLEX:
         return f"(({ramp} % 13 / 4 - 1.625).to(torch.{storage.dtype}) * (1 - 0.5j))"
     if storage.dtype in FLOATS:
@@ -239,6 +243,20 @@ def root_values_text(storage: Storage, device: str) -> str:
     if storage.dtype in INTEGERS:
         return f"({ramp} % 5 - 2).to(torch.{storage.dtype})"
     return f"{ramp} % 2 == 0"
+
+
+def _matrix_text(storage: Storage, device: str) -> str:
+    """Matrices of rank 1, or Hilbert's, which a seed moves on by a few rows."""
+    *_, rows, columns = storage.size
+    ramp = f"torch.arange({math.prod(storage.size)}{device}).reshape({', '.join(map(str, storage.size))})"
+    row, column = f"({ramp} // {max(columns, 1)} % {max(rows, 1)})", f"({ramp} % {max(columns, 1)})"
+    if storage.values == "singular":
+        made = f"(({row} * 2 + {storage.seed}) % 5 + 1) * ({column} % 3 + 1)"
+        return f"({made}).to(torch.{storage.dtype})"
+    made = f"1 / ({row} + {column} + {storage.seed + 1}).to(torch.float64)"
+    given = storage.precision or storage.dtype
+    converted = f".to(torch.{storage.dtype})" if given != storage.dtype else ""
+    return f"({made}).to(torch.{given}){converted}"
 
 
 def device_text(program: Program) -> str:

@@ -73,6 +73,7 @@ from fuzz.ir.nodes import (
     split_calls,
     tree_references,
 )
+from fuzz.ir.value_classes import VALUES
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import ITEM_SIZE, reads_bytes
 from fuzz.operators.row import Constant
@@ -269,13 +270,19 @@ def _call(data: object, place: str) -> Call:
 
 
 def _decode_storage(data: object, place: str) -> Storage:
-    names = ("dtype", "size", "seed", "requires_grad", "leaf", "special", "detached", "inference")
+    names = ("dtype", "size", "seed", "requires_grad", "leaf", "values", "detached", "inference", "precision")
     fields = read.read_fields(data, place, names)
+    precision = fields["precision"]
     storage = Storage(
         read.dtype(fields["dtype"], f"{place}.dtype"),
         read.read_size(fields["size"], f"{place}.size"),
         read.integer(fields["seed"], f"{place}.seed", 0, MAX_INTEGER),
-        *(read.boolean(fields[name], f"{place}.{name}") for name in names[3:]),
+        read.boolean(fields["requires_grad"], f"{place}.requires_grad"),
+        read.boolean(fields["leaf"], f"{place}.leaf"),
+        read.choice(fields["values"], f"{place}.values", VALUES),
+        read.boolean(fields["detached"], f"{place}.detached"),
+        read.boolean(fields["inference"], f"{place}.inference"),
+        None if precision is None else read.dtype(precision, f"{place}.precision"),
     )
     _fit(root_error(storage), place)
     return storage

@@ -22,7 +22,18 @@ from fuzz.ir.control_flow import (
     resolve_branches,
     untaken_arms,
 )
-from fuzz.ir.nodes import BOTH, DEVICES, Autocast, Block, Branch, Loop, Region, split_calls, tree_paths
+from fuzz.ir.nodes import (
+    BOTH,
+    DEVICES,
+    Autocast,
+    Block,
+    Branch,
+    Loop,
+    Region,
+    Storage,
+    split_calls,
+    tree_paths,
+)
 from fuzz.operators import OPERATORS, python_state
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INEXACT, reads_bytes
 from fuzz.operators.subclasses import IMPORTS
@@ -108,9 +119,7 @@ def upcast(program: Program) -> Program | None:
     or makes float32 out of integers or of nothing where it needs the dtype of its arguments.
     """
     kept = _storages_printed_as_integers(program)
-    storages = tuple(
-        s if i in kept else replace(s, dtype=_double(s.dtype)) for i, s in enumerate(program.storages)
-    )
+    storages = tuple(s if i in kept else _upcast_storage(s) for i, s in enumerate(program.storages))
     arguments: list[Argument] = []
     for argument in program.arguments:
         if isinstance(argument, View) and argument.dtype is not None and argument.storage not in kept:
@@ -131,6 +140,14 @@ def upcast(program: Program) -> Program | None:
         taken = resolve_branches(program)
         return None if taken == program else upcast(taken)
     return twin
+
+
+def _upcast_storage(storage: Storage) -> Storage:
+    """The storage in double precision, with the numbers that it has, however they were rounded."""
+    dtype = _double(storage.dtype)
+    if dtype == storage.dtype or storage.values in ("plain", "singular"):
+        return replace(storage, dtype=dtype)
+    return replace(storage, dtype=dtype, precision=storage.precision or storage.dtype)
 
 
 def _storages_printed_as_integers(program: Program) -> set[int]:

@@ -25,6 +25,7 @@ ARGUMENTS = (
     ("a:nonleaf", "not a leaf: the result of an operation"),
     ("a:detached", "the history was lost after all views were taken"),
     ("a:special", "NaN, infinities or the like are among the values"),
+    ("a:limits", "the values are of another class than plain ones: here around the limits of the dtype"),
     ("a:inference", "made in inference mode"),
     ("a:0d", "has no dimensions"),
     ("a:empty", "has no elements"),

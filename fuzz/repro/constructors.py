@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fuzz.ir.nodes import Program, Storage
+from fuzz.ir.value_classes import FORMULAS, number_table
 from fuzz.operators.dtypes import COMPLEX, FLOATS, INTEGERS
-from fuzz.program.argument_text import SPECIAL, argument_text, root_values_text
+from fuzz.program.argument_text import argument_text, root_values_text
 from fuzz.program.statements import constant_text
 
 MAX_LITERAL = 16
@@ -81,7 +82,7 @@ def literal_text(storage: Storage, device: str) -> str:
     'torch.tensor([-1.375, 0.375])'
     """
     count = math.prod(storage.size)
-    if not 0 < count <= MAX_LITERAL:
+    if not 0 < count <= MAX_LITERAL or storage.values in FORMULAS or storage.precision is not None:
         return root_values_text(storage, device)
     elements = [_element(storage, 7 * i + storage.seed) for i in range(count)]
     return tensor_text(elements, storage.dtype, storage.size, device)
@@ -98,8 +99,9 @@ def tensor_text(elements: list[object], dtype: str, size: tuple[int, ...], devic
 
 def _element(storage: Storage, number: int) -> object:
     """An element as `root_values_text` computes it; each is exact in its dtype."""
-    if storage.special:
-        return SPECIAL[number % len(SPECIAL)]
+    if storage.values != "plain":
+        numbers = number_table(storage.values, storage.precision or storage.dtype)
+        return numbers[number % len(numbers)]
     fraction = number % 13 / 4 - 1.625
     if storage.dtype in COMPLEX:
         return complex(fraction, -0.5 * fraction)

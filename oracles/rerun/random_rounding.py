@@ -22,13 +22,14 @@ class RandomRounding(OperationMode):
     """Moves each element that an operation computes in double precision by its last digit, up or down as a
     generator of its own has it (`seed`); all else (strides, aliases, version counters) is as without it.
     Views, and what is drawn or made of nothing, are left as they are. With another `eps` it is the last
-    digit of a precision that has this one.
+    digit of a precision that has this one. If `eps` is None, floating results of every dtype are moved, each
+    by the last digit of its own: eager as it might round in other kernels.
 
         with RandomRounding(0):
             torch.ones(2, dtype=torch.float64) * 3    # 3.0000000000000004, or 2.9999999999999996
     """
 
-    def __init__(self, seed: int, eps: float = _EPS) -> None:
+    def __init__(self, seed: int, eps: float | None = _EPS) -> None:
         super().__init__()
         self._eps = eps
         self._generator = torch.Generator().manual_seed(seed)
@@ -39,10 +40,10 @@ class RandomRounding(OperationMode):
         inside = self._rounded_inside(func, args, kwargs)
         results = func(*args, **kwargs)
         for result, other in zip(tensors(results), inside or tensors(results), strict=True):
-            if result.dtype in _DOUBLE and not repeats_elements(result):
+            if self._is_rounded(result) and not repeats_elements(result):
                 if other is not result:
                     result.data.copy_(other)  # which moves no version counter, as below
-                result.data.mul_(1 + self._eps * self._signs(result))
+                result.data.mul_(1 + self._signs(result))
         return results
 
     def _rounded_inside(
@@ -58,14 +59,21 @@ class RandomRounding(OperationMode):
 
     def _moved(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return value * (1 + self._eps * self._signs(value)) if value.dtype in _DOUBLE else value
+            return (value * (1 + self._signs(value))).to(value.dtype) if self._is_rounded(value) else value
         if isinstance(value, dict):
             return {key: self._moved(part) for key, part in value.items()}
         return type(value)(map(self._moved, value)) if isinstance(value, (list, tuple)) else value
 
+    def _is_rounded(self, tensor: torch.Tensor) -> bool:
+        if self._eps is None:
+            return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+        return tensor.dtype in _DOUBLE
+
     def _signs(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The last digit of each element, up or down, as a fraction of it."""
+        eps = torch.finfo(tensor.dtype).eps if self._eps is None else self._eps
         signs = torch.randint(2, tensor.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
-        return signs.to(tensor.device)
+        return (signs * eps).to(tensor.device)
 
 
 def _has_tensors(*given: Any) -> bool:

@@ -50,6 +50,7 @@ RARE = {
         "metadata: mul_resized_out",
         "repeat: other number",
         "data: channels-last",
+        *("subclass: parameter", "metadata: both of a group"),
     },
     "aliasing": {
         *("data: expanded", "output: nothing", "repeat: other number"),

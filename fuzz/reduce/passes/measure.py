@@ -86,7 +86,7 @@ def _argument_cost(argument: Argument) -> int:
 
 def _storage_cost(storage: Storage) -> int:
     kind = storage.requires_grad + (not storage.leaf) + storage.detached + storage.inference
-    return kind + (storage.dtype != "float32") + storage.special
+    return kind + (storage.dtype != "float32") + (storage.values != "plain")
 
 
 def _operator_cost(statement: Statement) -> int:

@@ -194,7 +194,7 @@ def _simplify_storage_edits(program: Program) -> Sequence[Edit]:
         edits += [(i, "leaf")] if not storage.leaf else []
         edits += [(i, "dtype")] if storage.dtype != "float32" else []
         edits += [(i, "seed")] if storage.seed else []
-        edits += [(i, "special")] if storage.special else []
+        edits += [(i, "values")] if storage.values != "plain" else []
         edits += [(i, "detached")] if storage.detached else []
         edits += [(i, "inference")] if storage.inference else []
     return edits
@@ -208,7 +208,7 @@ def _simplify_storages(program: Program, edits: frozenset[Edit]) -> Program:
             0 if (i, "seed") in edits else storage.seed,
             storage.requires_grad and (i, "grad") not in edits,
             storage.leaf or (i, "leaf") in edits,
-            storage.special and (i, "special") not in edits,
+            "plain" if (i, "values") in edits else storage.values,
             storage.detached and edits.isdisjoint((i, name) for name in ("detached", "grad", "leaf")),
             storage.inference and (i, "inference") not in edits,
         )

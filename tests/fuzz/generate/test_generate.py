@@ -239,8 +239,8 @@ def test_programs_run_in_eager(profile: str, count: int) -> None:
     for program in programs(profile, count):
         check(program)
         outcome = execute(program)
-        if isinstance(outcome, torch.linalg.LinAlgError) and shows_bytes(program):
-            raised += 1  # of integers so large that the identity which is added is rounded away
+        if isinstance(outcome, torch.linalg.LinAlgError) and (shows_bytes(program) or has_kernels(program)):
+            raised += 1  # of numbers so large that the identity which is added is rounded away, or of NaN
             continue
         if isinstance(outcome, Exception) and fails_for_its_version(outcome):
             raised += 1
@@ -250,7 +250,7 @@ def test_programs_run_in_eager(profile: str, count: int) -> None:
             raised += 1
         else:
             backward += backward_raises([*outcome[0], *outcome[1]])
-    assert raised + backward <= 0.05 * count
+    assert raised + backward <= (0.1 if profile == "lowerings" else 0.05) * count
 
 
 def test_hazards_are_known() -> None:
@@ -295,13 +295,20 @@ def test_what_is_known_of_each_tensor_is_so() -> None:
         assert len(objects) == len({id(state.names[name]) for name in names})
 
 
+def has_kernels(program: Program) -> bool:
+    """Whether a program, or what its sizes were drawn for, is of the wide table."""
+    large = any(torch.Size(storage.size).numel() > MAX_ELEMENTS for storage in program.storages)
+    return large or any(OPERATORS[one.operator].kind is Kind.KERNEL for one in program.statements)
+
+
 def test_programs_are_small() -> None:
     for program in programs("mixed", 300):
         state = final_state(program)
         for value in state.names.values():
             if isinstance(value, AbstractTensor):
                 elements = torch.Size(value.meta.size).numel()
-                assert elements <= MAX_ELEMENTS and len(value.meta.size) <= MAX_RANK
+                most = PROFILES["lowerings"].elements if has_kernels(program) else MAX_ELEMENTS
+                assert elements <= most and len(value.meta.size) <= MAX_RANK
         assert len(list(tree_references(program.returns))) <= MAX_RETURNS
         assert len(program.statements) <= 22  # twelve, and the longest motif
         assert len(program.arguments) <= 24
@@ -340,7 +347,9 @@ EXPECTED_PROGRAMS = "8f7e069ebf7fe647"
 
 
 def test_every_operator_is_reached() -> None:
-    missing, index = set(OPERATORS), 0
+    # (Those of the wide table: tests/fuzz/generate/test_chains.py.)
+    apart = (Kind.KERNEL, Kind.REFUSED)
+    missing, index = {name for name, row in OPERATORS.items() if row.kind not in apart}, 0
     while missing and index < 10000:
         for profile in ("uniform", "operators", "python"):
             missing -= {

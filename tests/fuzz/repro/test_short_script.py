@@ -11,7 +11,8 @@ import torch
 
 from fuzz.corpus import case_file
 from fuzz.ir.nodes import Storage
-from fuzz.operators.dtypes import DTYPES, FLOATS
+from fuzz.ir.value_classes import FORMULAS, VALUES
+from fuzz.operators.dtypes import DTYPES
 from fuzz.program.argument_text import root_values_text
 from fuzz.program.decode import Program
 from fuzz.repro import script
@@ -38,13 +39,15 @@ def _code(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("values", list(VALUES))
 @pytest.mark.parametrize("dtype", sorted(DTYPES))
-def test_a_literal_has_the_elements_of_the_formula(dtype: str, special: bool) -> None:
-    if special and dtype not in FLOATS:
-        special = False
+def test_a_literal_has_the_elements_of_the_formula(dtype: str, values: str) -> None:
+    if dtype not in VALUES[values]:
+        values = "plain"
     for size, seed in (((), 0), ((1,), 1), ((2, 3), 5), ((2, 1, 4), 1)):
-        storage = Storage(dtype, size, seed, special=special)
+        if values in FORMULAS and len(size) < 2:
+            continue
+        storage = Storage(dtype, size, seed, values=values)
         literal, formula = (eval(print_(storage, "")) for print_ in (literal_text, root_values_text))
         assert (literal.dtype, literal.shape) == (formula.dtype, formula.shape)
         assert torch.allclose(literal, formula, 0, 0, equal_nan=True)

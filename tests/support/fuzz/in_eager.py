@@ -44,9 +44,11 @@ def fails_for_its_version(outcome: object) -> bool:
 
 
 def raise_warnings() -> None:
-    """Have warnings raised, but for those that Dynamo causes where eager has it capture functions."""
+    """Have warnings raised, but for those that Dynamo causes where eager has it capture functions, and that
+    of an operator which torch calls new."""
     warnings.simplefilter("error")
-    for message in ("The .grad attribute", "`torch.jit", "To copy construct from a tensor"):
+    ignored = ("The .grad attribute", "`torch.jit", "To copy construct from a tensor", "index_reduce")
+    for message in ignored:
         warnings.filterwarnings("ignore", message)
 
 
@@ -73,7 +75,7 @@ def execute(program: Program) -> tuple[list[Any], list[Any]] | Exception:
             # Once in a process, by `resize_as_`; what it does is defined all the same.
             warnings.filterwarnings("ignore", "An output with one or more elements was resized")
             result = loaded.f(*args)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, IndexError) as error:
         return error
     return tuple(
         [leaf for leaf in torch.utils._pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
