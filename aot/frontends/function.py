@@ -27,9 +27,10 @@ from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.threads import trace_lock
 from aot.frontends.fallback import Fallback
 from aot.frontends.specialization import Specialization, describe_guards
+from aot.frontends.value_dependence import answer_by_values
 from aot.graph.node_origins import front_end_running
 from aot.graph.purity import is_random_node
-from aot.graph.symint_inputs import OTHER_NUMBERS, has_data_numbers, lift_symbols_to_inputs
+from aot.graph.symint_inputs import has_data_numbers, lift_symbols_to_inputs
 from aot.guards import function_modes
 from aot.guards.guard import Guards
 from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
@@ -70,8 +71,6 @@ from aot.torch_internals import (
 )
 
 __all__ = ["CompiledFunction", "Partitioner", "Specialization", "aot_function"]
-
-_MOST_BY_VALUES = 16  # compiles of one kind of call, for other sizes that depend on values
 
 
 def runs_uncompiled() -> bool:
@@ -206,9 +205,7 @@ class CompiledFunction:
         found = self._known_specialization(key, arguments)
         if found is None:
             specialization = self._compile_unless_refused(key, arguments, args, kwargs)
-            tensors = specialization.given(arguments)
-            if tensors is None:
-                raise self._refused_cast(specialization, arguments)
+            tensors = self._tensors_taken(specialization, arguments)
         else:
             specialization, tensors = found
         noted = found is not None and not specialization.computes_sizes
@@ -217,52 +214,13 @@ class CompiledFunction:
         if specialization.backwards:  # whose nodes ask nothing of transforms
             self._check_transforms()
         if specialization.computes_sizes:
-            return self._answer_by_values(key, arguments, args, kwargs)
+
+            def compile_anew() -> tuple[Specialization, tuple[torch.Tensor, ...]]:
+                made = self._compile_or_reuse_specialization(key, arguments, args, kwargs, anew=True)
+                return made, self._tensors_taken(made, arguments)
+
+            return answer_by_values(self.__name__, self._cache, key, arguments, compile_anew)
         return specialization.answer(tensors, leaves)
-
-    def _answer_by_values(
-        self, key: Key, arguments: Arguments, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Answer a call of which it is known when a graph has run which compile answers it.
-
-        Raises:
-            DataDependentValue: none does, and there are many already.
-        """
-        leaves = [
-            value if i is None else arguments.tensors_and_subclasses[i] for i, value in arguments.leaves
-        ]
-        known = self._cache.get(key, ())
-        raised: BaseException | None = None
-        for specialization in known:
-            tensors = specialization.given(arguments) if specialization.holds() else None
-            if tensors is None:
-                continue
-            try:
-                result = specialization.answer(tensors, leaves)
-            except errors.DataSizesDiffer as difference:
-                raised = difference.__cause__
-                continue
-            if specialization is not known[0]:
-                self._cache[key] = (specialization, *(one for one in known if one is not specialization))
-            return result
-        if len(known) >= _MOST_BY_VALUES:
-            if raised is not None and OTHER_NUMBERS not in str(raised):
-                raise raised
-            raise errors.DataDependentValue(
-                f"{self.__name__} has been compiled {len(known)} times, as what it does depends on sizes or "
-                f"numbers that follow from the values of tensors (item, nonzero), and these are others "
-                f"again; compute them outside, and pass them as arguments"
-            )
-        specialization = self._compile_or_reuse_specialization(key, arguments, args, kwargs, anew=True)
-        tensors = specialization.given(arguments)
-        if tensors is None:
-            raise self._refused_cast(specialization, arguments)
-        try:
-            return specialization.answer(tensors, leaves)
-        except errors.DataSizesDiffer as difference:
-            if difference.__cause__ is None or OTHER_NUMBERS in str(difference.__cause__):
-                raise
-            raise difference.__cause__ from None  # the function's own
 
     def _check_transforms(self) -> None:
         """Refuse to be called inside of a transform that is not traced.
@@ -762,12 +720,21 @@ class CompiledFunction:
         """The place of such a call's compile in the cache on disk; None where it has none."""
         return None
 
-    def _refused_cast(self, specialization: Specialization, arguments: Arguments) -> errors.Unsupported:
-        """For a call of which the casts are others than when it was compiled."""
+    def _tensors_taken(
+        self, specialization: Specialization, arguments: Arguments
+    ) -> tuple[torch.Tensor, ...]:
+        """What a compile takes for a call that it was made for.
+
+        Raises:
+            AutocastCacheUnsupported: the call's casts are others than when it was compiled.
+        """
+        tensors = specialization.given(arguments)
+        if tensors is not None:
+            return tensors
         casts = specialization.casts
         kept = [] if casts is None else casts.kept(arguments.tensors_and_subclasses)
         names = " and ".join(self._title(arguments, number) for number in kept) or "a tensor"
-        return errors.AutocastCacheUnsupported(
+        raise errors.AutocastCacheUnsupported(
             f"autocast keeps a cast of {names} (of a tensor subclass, or made by another thread meanwhile), "
             f"which {self.__name__} cannot take; leave the region of autocast after each step, or enter it "
             f"with cache_enabled=False"

@@ -11,6 +11,7 @@ import itertools
 import operator
 import sys
 import traceback
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
@@ -42,10 +43,11 @@ class FrontEndGraph(NamedTuple):
     """A graph of a front end's that is being run.
 
     Attributes:
+        module: refers to it, and does not hold it: it may hold parameters, which go when their holders go.
         checkpoint: the number of the checkpoint that it is the body of, if it is one of Dynamo's.
     """
 
-    module: fx.GraphModule
+    module: weakref.ref[fx.GraphModule]
     checkpoint: int | None
 
 
@@ -152,7 +154,7 @@ def _front_end_graphs(root: fx.GraphModule) -> Iterator[tuple[int, FrontEndGraph
         if isinstance(module, fx.GraphModule):
             for body in _checkpointed(module):
                 bodies[body] = next(_checkpoints)
-            graph = FrontEndGraph(module, bodies.get(module))
+            graph = FrontEndGraph(weakref.ref(module), bodies.get(module))
             yield id(module), graph
             yield id(fx_graphs.forward_code(module)), graph
 
@@ -185,12 +187,15 @@ _INTERPRETED = fx.Interpreter.run_node.__code__
 
 
 def front_end_node(graph: FrontEndGraph | None, at: int | fx.Node) -> fx.Node | None:
-    """The node of a front end's graph that an operation comes from (`Origin.at`)."""
-    if graph is None or isinstance(at, fx.Node):
-        return at if isinstance(at, fx.Node) else None
-    lines: dict[int, int | None] = getattr(graph.module, "_lineno_map", None) or {}
-    index = lines.get(at - getattr(graph.module, "_prologue_start", 0))
-    return None if index is None else next(itertools.islice(graph.module.graph.nodes, index, None))
+    """The node of a front end's graph that an operation comes from (`Origin.at`), while there is one."""
+    if isinstance(at, fx.Node):
+        return at
+    module = None if graph is None else graph.module()
+    if module is None:
+        return None
+    lines: dict[int, int | None] = getattr(module, "_lineno_map", None) or {}
+    index = lines.get(at - getattr(module, "_prologue_start", 0))
+    return None if index is None else next(itertools.islice(module.graph.nodes, index, None))
 
 
 def _operator_of(node: fx.Node) -> op_queries.OpOverload | None:
@@ -221,7 +226,7 @@ def _stack_trace_origin(frame: FrameType | None) -> dict[str, Any]:
         if code.co_name == "_call_impl" and isinstance(where.get("self"), nn.Module):
             modules.append(where["self"])
         elif isinstance(where.get("self"), fx.GraphModule) and code.co_name == "forward":
-            source = front_end_node(FrontEndGraph(where["self"], None), frame.f_lineno)
+            source = front_end_node(FrontEndGraph(weakref.ref(where["self"]), None), frame.f_lineno)
             known = known or ({} if source is None else source.meta)
         elif not code.co_filename.startswith(_LIBRARIES):
             lines.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name))

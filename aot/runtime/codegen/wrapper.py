@@ -39,6 +39,7 @@ from aot.runtime.codegen.writer import (
     as_strided,
     attribute,
     storage_view,
+    tuple_text,
     write_change,
     write_resident,
     write_storages,
@@ -107,7 +108,7 @@ class _WrapperSource:
         for line in plan.numbers.lines:
             writer.line(line)
         if plan.numbers.names:
-            writer.line(f"numbers = {_tuple(list(plan.numbers.names))}")
+            writer.line(f"numbers = {tuple_text(plan.numbers.names)}")
         inputs = self._write_inputs()
         writer.line("try:")
         writer.indent += 1
@@ -206,7 +207,7 @@ class _WrapperSource:
             self.writer.line(f"{', '.join(results)}, = results")
             self.writer.line("del results")
         if plan.numbers.computed:
-            self.writer.line(f"numbers = {_tuple(list(plan.numbers.every))}")
+            self.writer.line(f"numbers = {tuple_text(plan.numbers.every)}")
         if generators:
             for name, device in generators.items():
                 self.writer.line(f"set_rng_state({device}, {name})")
@@ -238,7 +239,7 @@ class _WrapperSource:
                     # A history that leads to a node which keeps the very tensor would keep itself alive.
                     how = "{0}.detach()"
                 saved.append(how.format(name, self.writer.literal(one.offset)))
-            self.writer.line(f"b{number} = {_tuple(saved)}")
+            self.writer.line(f"b{number} = {tuple_text(saved)}")
         for edge in self._moved_edges():
             self.mode.set(True)
             self.writer.line(f"{_passed(edge)} = passing({_argument(edge)})")
@@ -311,7 +312,7 @@ class _WrapperSource:
             self._write_edge_tensor(target, self._write_gradient_target(target))
             for target in segment.second_order_targets
         ]
-        given = f"b{number}, {_tuple(results)}, {_tuple(edges if segment.results else [])}"
+        given = f"b{number}, {tuple_text(results)}, {tuple_text(edges if segment.results else [])}"
         if _is_node_asked_by_wrapper(self.plan.parts[number], self.recorded, self.plan):
             self.writer.line(f"b{number} = [{given}]")
             given = f"b{number}"
@@ -561,23 +562,22 @@ class _WrapperSource:
         for number, part in enumerate(plan.parts):
             if part.segment.shared:
                 shared = [f"{'t' if kind == 'tensor' else 'o'}{i}" for kind, i in part.segment.shared]
-                self.writer.line(f"b{number}[0].shared = {_tuple(shared)}")
+                self.writer.line(f"b{number}[0].shared = {tuple_text(shared)}")
             if part.watched:
                 names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.watched]
                 watched = "".join(f"(counter({n}), {n}._version, {n}.shape), " for n in names)
                 self.writer.line(f"b{number}[0].watched = ({watched})")
             if part.segment.rebuilt_targets:
                 names = [self._write_gradient_target(one) for one in part.segment.rebuilt_targets]
-                native = _tuple([f"(weakly({n}), {n}._version)" for n in names])
+                native = tuple_text([f"(weakly({n}), {n}._version)" for n in names])
                 self.writer.line(f"b{number}[0].native = {native}")
             if part.needs_history:
                 names = [f"t{k.tensor}" if k.tensor is not None else f"r{k.root}" for k in part.needs_history]
-                self.writer.line(f"b{number}[0].attached = {_tuple([f'weakly({n})' for n in names])}")
-            resident = [
-                write_resident(self.writer, one) for one in part.saved if one.how in OUTSIDE_OF_AUTOGRAD
-            ]
-            if resident:
-                self.writer.line(f"b{number}[0].resident = packed([{', '.join(resident)}])")
+                self.writer.line(f"b{number}[0].attached = {tuple_text([f'weakly({n})' for n in names])}")
+            outside = [one for one in part.saved if one.how in OUTSIDE_OF_AUTOGRAD]
+            if outside:
+                resident = ", ".join(write_resident(self.writer, one) for one in outside)
+                self.writer.line(f"b{number}[0].resident = packed([{resident}])")
 
 
 def _is_node_asked_by_wrapper(part: SegmentPlan, written: Collection[int], plan: Plan) -> bool:
@@ -604,10 +604,6 @@ def _past_autograd(write: Write) -> str:
     name = f"m{write.tensor}" if write.entry else _root_of(write)
     counted = write.counted and not write.tracked  # as what gets a history is
     return f"{name}.detach()" if counted else f"{name}.data"
-
-
-def _tuple(names: list[str]) -> str:
-    return f"({''.join(name + ', ' for name in names)})"
 
 
 def _argument(edge: ArgumentEdge) -> str:

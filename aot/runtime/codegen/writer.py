@@ -351,3 +351,12 @@ def write_resident(writer: SourceWriter, saved: Saved) -> str:
     if saved.where is None:
         return f"{f'v{saved.values[0]}' if saved.values else f's{saved.index}'}.{way}"
     return as_strided(writer, f"t{saved.tensor}.{way}", saved.where)
+
+
+def tuple_text(names: Iterable[str]) -> str:
+    """A tuple of expressions.
+
+    >>> tuple_text(["a"]), tuple_text([])
+    ('(a, )', '()')
+    """
+    return f"({''.join(f'{name}, ' for name in names)})"
