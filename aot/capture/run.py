@@ -45,7 +45,7 @@ from aot.tensors.subclasses import (
     subclass_context_key,
     unflatten_subclass,
 )
-from aot.tensors.symbolic_sizes import SYMBOLIC, SymbolicSizes
+from aot.tensors.symbolic_sizes import SYMBOLIC, SymbolicSizes, with_hints
 from aot.tensors.tensor_attributes import FakeAttributes, check_attributes, give_attributes
 from aot.tensors.views import as_strided_view, physical
 from aot.torch_internals import (
@@ -174,6 +174,7 @@ def trace_function(
                         mode_stacks.set_dispatch_modes(recorder.with_view_mode(settings[DISPATCH_MODES]))
                         _leave_modes(error)
                         cast_cache.check_cached_casts()
+                        error.args = with_hints(error.args)  # which the caller reads when the trace has ended
                         raise
                     finally:
                         recorder.casts = None  # which knows the arguments, and the trace may live on

@@ -26,7 +26,7 @@ from aot.capture.autograd.segments import Key, key_of
 from aot.capture.intercept.patches import patched
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.recorder.symbolic_views import symbolic_views
-from aot.errors import DoubleBackwardUnsupported, Unsupported
+from aot.errors import DataDependentValue, DoubleBackwardUnsupported, Unsupported
 from aot.graph.builder import GraphBuilder
 from aot.graph.purity import is_impure, is_random_node
 from aot.graph.value_meta import ValueMeta, lookup
@@ -272,6 +272,11 @@ def _retrace_higher_gradients(
     """Differentiate gradients; where that raises, find out which of them do."""
     try:
         return *_run_retraced_engine(recorder, roots, ends, "tangents", once_more=True), {}
+    except DataDependentValue as error:
+        raise DoubleBackwardUnsupported(
+            "create_graph=True where the second derivative makes tensors whose sizes depend on values, which "
+            "are known on the call alone; call the original function"
+        ) from error
     except Unsupported:
         raise
     except symbolic_shapes.GuardOnDataDependentSymNode as error:

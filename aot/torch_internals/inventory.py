@@ -188,6 +188,12 @@ class _Source(ast.NodeVisitor):
         if not (isinstance(node.func, ast.Attribute) and node.func.attr == "getLogger"):  # names of no module
             self.generic_visit(node)
 
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        for part, following in zip(node.values, [*node.values[1:], None], strict=True):
+            cut = isinstance(part, ast.Constant) and isinstance(following, ast.FormattedValue)
+            if not (cut and str(part.value)[-1:].isidentifier()):  # type: ignore[attr-defined]
+                self.visit(part)  # (else a name goes on where the text ends)
+
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and node.value.isidentifier():
             self._note(self.attributes, node.value)

@@ -24,6 +24,7 @@ SIZES: tuple[Size, ...] = (
     *((2, 3, 2), (1, 3), (2, 1, 3), (1,), (2, 2, 2, 1), (), (0, 3), (0,), (2, 2, 2, 2, 2)),
 )
 _TRIES = 1200  # for one row; the search runs once for it in a process
+_MOST_TRIES = 4 * _TRIES  # where none have been found: three operands fit together by chance seldom
 _FITTING = 4  # draws of an operand, until one fits
 _MOST = 8  # ways to be given to one row
 _NUMBERS = (2, 0.5)
@@ -66,7 +67,9 @@ def fitting_operands(name: str, limits: Limits | None = None) -> tuple[tuple[Met
     search finds none.
     """
     row, found = OPERATORS[name], dict[tuple[Meta, ...], None]()
-    for index in range(_TRIES):
+    for index in range(_MOST_TRIES):
+        if index >= _TRIES and found:
+            break
         metas = _draw_operands(row, SeededChoices(len(name), index), limits)
         if metas is not None:
             found[metas] = None

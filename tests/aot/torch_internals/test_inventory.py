@@ -86,6 +86,7 @@ def test_strings_that_are_source_are_seen(tmp_path: Path) -> None:
 MAP = "from torch._higher_order_ops.map import map as map_rows"
 CALL = "torch._foreach_sin([{0}, {1}])"
 TEXT = "what torch._dynamo does to a tensor"
+PART = f"torch._foreach_{name}([{{0}}])"
 """
     assert names_of_source(tmp_path, source) == {
         "torch._foreach_sin": ("aot/example.py",),
