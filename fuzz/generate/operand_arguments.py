@@ -24,7 +24,7 @@ SIZES: tuple[Size, ...] = (
     *((2, 3, 2), (1, 3), (2, 1, 3), (1,), (2, 2, 2, 1), (), (0, 3), (0,), (2, 2, 2, 2, 2)),
 )
 _TRIES = 1200  # for one row; the search runs once for it in a process
-_MOST_TRIES = 4 * _TRIES  # where none have been found: three operands fit together by chance seldom
+_MOST_TRIES = 12 * _TRIES  # where none have been found: three operands fit together by chance seldom
 _FITTING = 4  # draws of an operand, until one fits
 _MOST = 8  # ways to be given to one row
 _NUMBERS = (2, 0.5)
