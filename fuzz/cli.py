@@ -95,7 +95,7 @@ def _command_line_parser() -> argparse.ArgumentParser:
         "--format",
         choices=("script", "issue"),
         default="script",
-        help="issue: Markdown for PyTorch's bug template; this runs the case (default: script)",
+        help="issue: Markdown for PyTorch's bug template, or for the compiler's makers; it runs the case",
     )
     repro.add_argument(
         "--check", action="store_true", help="with --format issue: say which of the 13 points it has"

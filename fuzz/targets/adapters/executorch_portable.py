@@ -1,17 +1,16 @@
 """ExecuTorch's portable kernels on the CPU, through torch.export and the edge dialect, anew for each call.
 
 What torch.export or ExecuTorch cannot lower is a refusal, and so is an operator that the runtime has no
-kernel for.
+kernel for. The runtime copies its inputs, so that what a program writes to an argument is lost.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fuzz.targets.adapters.adapter import Adapter, requires
-from fuzz.targets.adapters.flat_calls import compile_flat
-from fuzz.targets.clause_sets import clauses_of
+from fuzz.targets.adapters.flat_calls import GRAPH_CLAUSES, GRAPH_LACKS, compile_flat
 from fuzz.targets.target import Function, Target
 
 if TYPE_CHECKING:
@@ -28,24 +27,17 @@ def _export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> Fun
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
     try:
-        exported = torch.export.export(module, arguments)
-        loaded = _load_for_executorch_from_buffer(to_edge(exported).to_executorch().buffer)
+        plain = tuple(_plain(tensor).requires_grad_(tensor.requires_grad) for tensor in arguments)
+        lowered = to_edge(torch.export.export(module, plain)).to_executorch()
+        loaded = _load_for_executorch_from_buffer(lowered.buffer)
     except Exception as error:
         raise NotLoweredError(f"{type(error).__name__}: {error}") from error
+    return lambda *tensors: loaded.forward([_plain(tensor) for tensor in tensors])
 
-    signature = exported.graph_signature
-    written = [name in signature.user_inputs_to_mutate.values() for name in signature.user_inputs]
 
-    def call(*tensors: torch.Tensor) -> list[Any]:
-        with torch.no_grad():
-            given = [tensor.detach().contiguous().resolve_neg() for tensor in tensors]
-            results: list[Any] = loaded.forward(given)
-            for tensor, one, is_written in zip(tensors, given, written, strict=True):
-                if is_written and one.data_ptr() != tensor.data_ptr():  # a copy has been written to
-                    tensor.detach().copy_(one)
-        return results
-
-    return call
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without history that lies as the runtime takes it; a copy where it lies otherwise."""
+    return tensor.detach().contiguous().resolve_neg()
 
 
 def _refusal(error: BaseException) -> str | None:
@@ -67,9 +59,9 @@ def executorch(f):
             return f(*args)
 
     def call(*args):
+        args = tuple(arg.detach().contiguous().resolve_neg() for arg in args)
         lowered = to_edge(torch.export.export(Module(), args)).to_executorch()
-        loaded = _load_for_executorch_from_buffer(lowered.buffer)
-        results = loaded.forward([arg.detach().contiguous().resolve_neg() for arg in args])
+        results = _load_for_executorch_from_buffer(lowered.buffer).forward(args)
         return results[0] if len(results) == 1 else tuple(results)
 
     return call
@@ -83,14 +75,9 @@ TARGETS = {
             compile_flat(_export),
             _refusal,
             available=requires("executorch", "executorch"),
-            clauses=clauses_of(
-                ("results",), without=("repeat", "threads", "randomness", "lifetime", "refusals")
-            ),
+            clauses=GRAPH_CLAUSES,
             controls=("torch-export",),
-            lacks=(
-                *("complex", "cuda", "metadata", "python", "random", "subclass", "argument: parameter"),
-                *("data: argument", "data: view of an argument", "data: of a module"),
-            ),
+            lacks=GRAPH_LACKS,
         ),
         _SCRIPT,
         "executorch(f)",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fuzz.targets.clause_sets import clauses_of
 from fuzz.targets.target import Function
 
 if TYPE_CHECKING:
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
 Exporter = Callable[["torch.nn.Module", "tuple[torch.Tensor, ...]"], Function]
 """What gives, for a module and its arguments, all of them tensors, a function that returns its flat
 results."""
+
+GRAPH_CLAUSES = clauses_of(("results",), without=("repeat", "threads", "randomness", "lifetime", "refusals"))
+"""What is promised of a graph in another format, which is exported anew for each call."""
+
+GRAPH_LACKS = (
+    *("complex", "cuda", "metadata", "python", "random", "subclass", "argument: parameter"),
+    *("data: argument", "data: view of an argument", "data: of a module"),
+)
+"""What such a graph has no words for."""
 
 
 class _Place:

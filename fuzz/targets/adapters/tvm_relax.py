@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fuzz.targets.adapters.adapter import Adapter, requires
-from fuzz.targets.adapters.flat_calls import compile_flat
-from fuzz.targets.clause_sets import clauses_of
+from fuzz.targets.adapters.flat_calls import GRAPH_CLAUSES, GRAPH_LACKS, compile_flat
 from fuzz.targets.target import Function, Target
 
 if TYPE_CHECKING:
@@ -72,14 +71,9 @@ TARGETS = {
             compile_flat(_export),
             _refusal,
             available=requires("tvm", "tvm"),
-            clauses=clauses_of(
-                ("results",), without=("repeat", "threads", "randomness", "lifetime", "refusals")
-            ),
+            clauses=GRAPH_CLAUSES,
             controls=("torch-export",),
-            lacks=(
-                *("complex", "cuda", "metadata", "python", "random", "subclass", "argument: parameter"),
-                *("data: argument", "data: view of an argument", "data: of a module"),
-            ),
+            lacks=GRAPH_LACKS,
         ),
         _SCRIPT,
         "relax_tvm(f)",

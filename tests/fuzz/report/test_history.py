@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fuzz.campaign.records import Example, RunOutcome, Suspect
 from fuzz.campaign.store import Row, Store
 from fuzz.campaign.summary import summarize
 from fuzz.cli import main
+from fuzz.report.causes import KNOWN
 from fuzz.report.history import Course, History, campaign_history, history_table
 from fuzz.report.history_page import history_page
 from oracles import Finding
@@ -124,3 +126,10 @@ def test_the_command_writes_the_page_and_says_what_is_new(
     assert main(["history", str(first), "--out", str(page)]) == 0
     assert main(["history", str(tmp_path / "none"), "--out", str(page)]) == 2
     assert main(["history", str(first), "--out", str(tmp_path / "no" / "folder.html")]) == 2
+
+
+def test_a_known_issue_is_no_news(tmp_path: Path) -> None:
+    history = _history([_night(tmp_path / "1", 1, {}), _night(tmp_path / "2", 2, {"values/out": 1})])
+    assert history.has_news
+    fault = replace(history.faults[0], cause=replace(history.faults[0].cause, news=KNOWN))
+    assert fault.course is Course.NEW and not replace(history, faults=(fault,)).has_news

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -129,3 +130,30 @@ def test_executorch_and_thunder_decline_what_they_have_no_kernel_or_no_name_for(
     assert executorch.refusal(RuntimeError("Failed to execute method forward, error: 0x12")) is None
     assert thunder.refusal(AttributeError("Unknown attribute t_")) == "not implemented"
     assert thunder.refusal(AttributeError("'int' object has no attribute 'shape'")) is None
+
+
+def test_executorch_gets_tensors_that_lie_as_its_runtime_takes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exported = []
+
+    class Loaded:
+        def forward(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+            assert all(one.is_contiguous() and not one.is_neg() for one in given)
+            return [one + 1 for one in given]
+
+    exir, portable_lib = ModuleType("executorch.exir"), ModuleType("portable_lib")
+    exir.to_edge = lambda program: (  # type: ignore[attr-defined]
+        exported.append(program) or SimpleNamespace(to_executorch=lambda: SimpleNamespace(buffer=b""))
+    )
+    portable_lib._load_for_executorch_from_buffer = lambda buffer: Loaded()  # type: ignore[attr-defined]
+    packages = ("executorch", "executorch.extension", "executorch.extension.pybindings")
+    for name in packages:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "executorch.exir", exir)
+    monkeypatch.setitem(sys.modules, f"{packages[-1]}.portable_lib", portable_lib)
+
+    x, y = torch.zeros(2, 3).t(), torch._neg_view(torch.ones(2, 3))
+    result = find_target("executorch").compile(lambda x, y: (x + 1, y + 1))(x, y)
+    assert [one.tolist() for one in result] == [[[1, 1]] * 3, [[0, 0, 0]] * 2]
+    assert len(exported) == 1 and not x.is_contiguous() and y.is_neg()
