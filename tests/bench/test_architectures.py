@@ -39,7 +39,7 @@ class Noisy(Small):
 
 class Asking(Small):
     def forward(self, x: Tensor) -> Any:
-        return self.linear(x) * x.sum().item()
+        return self.linear(x) if x.sum().item() > 0 else x
 
 
 def _compiled(change: Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]) -> Callable[..., Any]:

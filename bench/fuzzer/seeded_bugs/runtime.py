@@ -98,9 +98,9 @@ FAULTS = (
     ),
     _fault(
         name="resident values are taken as they come",
-        module="aot.runtime.codegen.wrapper",
-        find='as_strided(self.writer, f"t{one.tensor}.detach()", one.where)',
-        replace='f"t{one.tensor}.detach()"',
+        module="aot.runtime.codegen.writer",
+        find='as_strided(writer, f"t{saved.tensor}.{way}", saved.where)',
+        replace='f"t{saved.tensor}.{way}"',
         clauses=("gradients", "errors"),
         wrong="Where an argument holds a saved value in a part of it, all of it is taken.",
     ),

@@ -167,7 +167,7 @@ FAULTS = (
     _fault(
         name="guards always hold",
         module="aot.guards.guard",
-        find='hold: Callable[[], bool] = scope["hold"]',
+        find='hold: Callable[[], bool] = scope.pop("hold")',
         replace="hold: Callable[[], bool] = lambda: True",
         clauses=_REPEAT,
         wrong="A later call finds another number in a closure, a global or a module's training flag, and "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
@@ -175,7 +177,7 @@ def test_no_program_shows_uninitialized_memory(profile: str, indices: range) -> 
     """
     grown = 0
     for index in indices:
-        case = generate(SeededChoices(11, index), profile)
+        case = generate(SeededChoices(12, index), profile)
         grown += any(statement.operator.startswith("resize_") for statement in case.statements)
         assert not final_state(case).undefined
         plain, filled = visible(case), visible_when_filled(case)
@@ -189,11 +191,13 @@ def visible(case: Program) -> dict[str, torch.Tensor]:
     loaded = load(case)
     args, _, tensors = loaded.make()
     torch.manual_seed(0)
+    random.seed(0)
+    numpy.random.seed(0)
     result: Any = ()
     try:
         with torch.inference_mode(case.scenario.inference), torch.set_grad_enabled(case.scenario.grad):
             result = loaded.f(*args)
-    except RuntimeError:
+    except Exception:  # of any class: eager refuses inputs
         pass
     found = [leaf for leaf in torch.utils._pytree.tree_leaves((result, args)) if torch.is_tensor(leaf)]
     named = {f"seen {i}": tensor.detach().clone() for i, tensor in enumerate(found)}

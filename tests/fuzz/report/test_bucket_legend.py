@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fuzz.campaign.workers import handlers
 from fuzz.corpus.buckets import bucket_arguments, scenario_words
 from fuzz.ir.argument_rules import ALIASES, BASES, LAZY, VIAS
+from fuzz.ir.value_classes import VALUES
 from fuzz.operators.dtypes import DTYPES
 from fuzz.program.decode import WRAPPED, split_calls
 from fuzz.report import bucket_legend
@@ -47,6 +48,10 @@ def test_the_kinds_of_views_and_wrappers_are_all_explained() -> None:
     words |= {f"a~:{lazy}" for lazy in LAZY} | {f"a~:wrapped {parts}" for parts in WRAPPED}
     words |= {f"a~:of {base}" for base in (*ALIASES, *BASES) if base != "root"}
     assert words <= WORDS
+
+
+def test_the_classes_of_values_are_all_explained() -> None:
+    assert {f"a:{name}" for name in VALUES if name != "plain"} <= WORDS
 
 
 def test_every_step_of_a_call_is_explained() -> None:
