@@ -219,7 +219,8 @@ class CompiledFunction:
                 made = self._compile_or_reuse_specialization(key, arguments, args, kwargs, anew=True)
                 return made, self._tensors_taken(made, arguments)
 
-            return answer_by_values(self.__name__, self._cache, key, arguments, compile_anew)
+            chosen = specialization, tensors
+            return answer_by_values(self.__name__, self._cache, key, chosen, arguments, compile_anew)
         return specialization.answer(tensors, leaves)
 
     def _check_transforms(self) -> None:

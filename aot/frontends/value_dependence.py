@@ -24,13 +24,18 @@ def answer_by_values(
     name: str,
     cache: dict[object, tuple[Specialization, ...]],
     key: object,
+    chosen: tuple[Specialization, tuple[torch.Tensor, ...]],
     arguments: Arguments,
     compile_anew: Callable[[], tuple[Specialization, tuple[torch.Tensor, ...]]],
 ) -> Any:
     """Answer a call by the first compile of its kind that holds for its values, else by another one.
 
+    One that has been made for this very call holds, and the function has run for it: what it changed is not
+    changed once more.
+
     Args:
         name: of the function, for messages.
+        chosen: the compile that is asked first, and what it takes; it need not be in the `cache`.
         cache: the compiles by kind of call; the one that answers comes first after that.
         compile_anew: makes a compile for the call, and what that takes.
 
@@ -40,8 +45,11 @@ def answer_by_values(
     leaves = [value if i is None else arguments.tensors_and_subclasses[i] for i, value in arguments.leaves]
     known = cache.get(key, ())
     raised: BaseException | None = None
-    for specialization in known:
-        tensors = specialization.given(arguments) if specialization.holds() else None
+    for specialization in (chosen[0], *(one for one in known if one is not chosen[0])):
+        if specialization is chosen[0]:
+            tensors: tuple[torch.Tensor, ...] | None = chosen[1]
+        else:
+            tensors = specialization.given(arguments) if specialization.holds() else None
         if tensors is None:
             continue
         try:
@@ -49,8 +57,9 @@ def answer_by_values(
         except errors.DataSizesDiffer as difference:
             raised = difference.__cause__
             continue
-        if specialization is not known[0]:
-            cache[key] = (specialization, *(one for one in known if one is not specialization))
+        others = tuple(one for one in known if one is not specialization)
+        if len(others) < len(known) and specialization is not known[0]:
+            cache[key] = (specialization, *others)
         return result
     if len(known) >= MOST_COMPILES:
         if raised is not None and OTHER_NUMBERS not in str(raised):

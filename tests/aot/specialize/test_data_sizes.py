@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.nn import functional
 
 import aot
@@ -212,6 +212,21 @@ def test_what_a_graph_has_drawn_before_it_gives_up_is_drawn_again() -> None:
     compiled = aot.aot_function(f, aot.nop)
     for bits in BITS:
         assert not assert_same_call(f, compiled, lambda bits=bits: [leaf(4), mask(*bits)])
+
+
+def test_what_a_function_changes_in_a_module_it_changes_once_a_call() -> None:
+    """Such a call is compiled each time, and that compile has run the function."""
+    layer, calls = nn.Identity(), []
+
+    def f(x: Tensor, where: Tensor) -> Tensor:
+        calls.append(None)
+        layer.register_forward_hook(lambda *_: None)
+        return x[where].sum()
+
+    compiled = aot.aot_function(f, aot.nop)
+    for number, bits in enumerate(BITS, 1):
+        assert compiled(values(4), mask(*bits)).equal(values(4)[mask(*bits)].sum())
+        assert len(layer._forward_hooks) == len(calls) == number
 
 
 @pytest.mark.parametrize("backend", ["aotfuzz", pytest.param("aotfuzz_inductor", marks=pytest.mark.nightly)])
