@@ -191,6 +191,8 @@ FOREIGN = frozenset(
         *("compile_region_name", "compiler_config_extra", "enable_log", "ignore_shape_env"),
         *("static_lifetime_input_nodes", "disable_functionalization", "pre_grad_passes"),
         *("OpaqueMeta", "prepare_aot_config"),
+        # PyTorch, of what `torch.compile` does
+        *("BackwardState", "MissingOperatorWithoutDecomp"),
     )
 )
 

@@ -135,8 +135,8 @@ def test_each_reason_has_its_error() -> None:
 @pytest.mark.parametrize("start", range(0, 80, 20))
 def test_a_recording_does_what_generated_functions_do(start: int) -> None:
     """Nothing but a custom function or operator, a hook, checkpoint, a tensor subclass, what is lazily
-    conjugated or negated or made in inference mode, a view of what was detached since, or a module that holds
-    an argument's memory is refused, and what is recorded does the same."""
+    conjugated or negated or made in inference mode, a view of what was detached since, a mode that is left
+    on, or a module that holds an argument's memory is refused, and what is recorded does the same."""
     agreed = refused = 0
     for number in range(start, start + 20):
         program = generate(SeededChoices(77, number), "mixed")
@@ -151,7 +151,7 @@ def test_a_recording_does_what_generated_functions_do(start: int) -> None:
         except CannotRecord as refusal:
             held = "lies on the memory of one of its arguments" in str(refusal)
             words = r"\.apply|register_hook|checkpoint|tensor subclass|ops\.aotfuzz|lazily|detached in place"
-            told = re.search(words + "|made in inference mode", str(refusal))
+            told = re.search(words + "|made in inference mode|leaves another mode", str(refusal))
             assert told or (held and program.module is not None), refusal
             refused += 1
         except FunctionRaises:
@@ -159,7 +159,8 @@ def test_a_recording_does_what_generated_functions_do(start: int) -> None:
         except RecordingDiffers as refusal:
             # What follows from Python state, and what `Tensor.new` makes, is not among torch's calls.
             python = any(trait.startswith(("python: ", "random: Python")) for trait in traits(program))
-            assert python or "torch.distributions" in render_program(program), refusal
+            unseen = re.search(r"torch\.distributions|Watching\(\)\.__enter__", render_program(program))
+            assert python or unseen, refusal
             refused += 1
         except NoDifference as nothing:
             assert "agree" in str(nothing) or "poisoned" in str(nothing)
