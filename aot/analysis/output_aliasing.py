@@ -582,6 +582,11 @@ class OutputAliasing:
         for value in self.world.forward.outputs:
             if isinstance(value, Tensor):
                 root = self.world.root(value)
+                if root.is_nested and not value.is_nested:
+                    raise errors.UnsupportedOperation(
+                        "the function returns the values of a nested tensor (values(), or a view of them), "
+                        "of which the nested tensor is the base; return that, or a clone of its values"
+                    )
                 roots.setdefault(self.recorder.state(root), {})[id(root)] = root
         return {state: len(found) for state, found in roots.items()}
 

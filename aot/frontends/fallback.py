@@ -6,23 +6,16 @@ answer the call. Which calls were refused is kept: the next call of that kind is
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
-from types import FrameType
-
-from torch import nn
 
 from aot import config
 from aot.errors import FallbackWarning, Unsupported
+from aot.frontends.caller import level_of_caller
 
 MOST_KINDS = 256
 """So many refused kinds of calls are kept; a call of another kind is traced, and refused once more."""
-
-
-_LIBRARIES = tuple(f"{folder}/" for folder in (Path(nn.__file__).parents[1], Path(config.__file__).parent))
 
 
 class Fallback:
@@ -67,7 +60,7 @@ class Fallback:
                 f"{name} is not compiled and runs as in eager. {reason} (on_unsupported='raise' makes an "
                 f"error of this.)",
                 FallbackWarning,
-                stacklevel=_level_of_caller(),
+                stacklevel=level_of_caller(),
             )
 
     def keep(self, key: object, refusal: Unsupported) -> None:
@@ -86,12 +79,3 @@ class Fallback:
             known = self._refused.get(key)
             if known is not None:
                 raise type(known)(*known.args)
-
-
-def _level_of_caller() -> int:
-    """The `stacklevel` of a warning, given where this is called, for the innermost frame of the user's."""
-    frame: FrameType | None = sys._getframe(1)
-    level = 1
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame, level = frame.f_back, level + 1
-    return level

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,6 +25,7 @@ from aot.capture.recorder.autocast_cache import CastsDiffer
 from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.threads import trace_lock
 from aot.frontends.fallback import Fallback
+from aot.frontends.recompile_warnings import warn_of_compiles_for_each_call, warn_of_what_changes
 from aot.frontends.specialization import Specialization, describe_guards
 from aot.frontends.value_dependence import answer_by_values
 from aot.graph.node_origins import front_end_running
@@ -442,30 +442,15 @@ class CompiledFunction:
             f"{self.__name__}: specialization {len(self._specializations)}",
             lambda: describe_guards(specialization, alike),
         )
-        count = config.settings().warn_after
-        if len(alike) + 1 == count:
-            changing = dict.fromkeys(path for other in alike for path in other.guards.changed())
-            warnings.warn(
-                f"{self.__name__} has been compiled {count} times for calls that are alike, as "
-                f"{', '.join(list(changing)[:4])} keeps changing; pass it as an argument, as a tensor if it "
-                f"is a number",
-                errors.RecompileWarning,
-                stacklevel=6,
-            )
+        if len(alike) + 1 == config.settings().warn_after:
+            warn_of_what_changes(self.__name__, len(alike) + 1, alike)
         return specialization
 
     def _warn_of_once(self, specialization: Specialization) -> None:
         """Say that a function is compiled at each call, when it has been a few times."""
         self._once += 1
         if self._once == config.settings().warn_after:
-            places = ", ".join(dict.fromkeys(specialization.changes.once))
-            warnings.warn(
-                f"{self.__name__} has been compiled for each of {self._once} calls, as it changes {places} "
-                f"in a way that no compiled call can repeat (an object is made anew, an iterator moves on); "
-                f"do that outside",
-                errors.RecompileWarning,
-                stacklevel=6,
-            )
+            warn_of_compiles_for_each_call(self.__name__, self._once, specialization)
 
     def _specialize(
         self,

@@ -316,7 +316,7 @@ class _Lowering(fx.Interpreter):
                 if isinstance(wanted, torch.SymInt):
                     wanted = self._numbers.get(symbolic_shapes.original_expression(wanted), size)
                 if isinstance(size, torch.SymInt):
-                    torch._check(size == wanted)  # type: ignore[no-untyped-call]
+                    symbolic_shapes.assume_equal(size, wanted)
         return result
 
     def _whole(self, node: fx.Node, after: Sequence[torch.Tensor] = ()) -> Any:

@@ -259,3 +259,8 @@ def unbacked_bindings(value: Any, known: Collection[Any]) -> dict[Any, Any]:
 
     pending = set(free_unbacked_symbols(value)) - set(known)
     return _free_unbacked_symbols_with_path(value, (), pending=pending) if pending else {}
+
+
+def assume_equal(size: torch.SymInt, wanted: int | torch.SymInt) -> None:
+    """Have the environment of a symbol know that it is another size."""
+    torch._check(size == wanted)  # type: ignore[no-untyped-call]

@@ -9,6 +9,7 @@ graph asserts (`aot.graph.symint_inputs`); a call for which that does not hold i
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,6 +52,8 @@ _RECORDED = {
     aten.one_hot.default,
     aten.repeat_interleave.Tensor,
 }
+# torch's rules for fake tensors get a negative dimension wrong.
+_ALONG = {aten.unique_consecutive.default, aten.unique_dim.default, aten.unique_dim_consecutive.default}
 _COUNTING = {aten.nonzero.default, aten.masked_select.default, aten.index.Tensor}
 
 
@@ -72,6 +75,7 @@ class DataNumbers:
     def __init__(self, builder: GraphBuilder, symbols: SymbolicSizes | None) -> None:
         self._builder = builder
         self._symbols = symbols
+        self._thread = threading.get_ident()
         self.adopt: Callable[[], SymbolicSizes] | None = None
         self._drawn: list[Tensor] | None = None  # where generators are when the values so far are known
         self._ran: set[fx.Node] = set()
@@ -83,7 +87,7 @@ class DataNumbers:
         Raises:
             DataDependentValue: the function asks whether a tensor is true.
         """
-        if func not in _RECORDED:
+        if func not in _RECORDED or threading.get_ident() != self._thread:  # another is answered by values
             return False
         if func is aten.one_hot.default and (*args[1:], *kwargs.values(), -1)[0] != -1:
             return False
@@ -132,6 +136,8 @@ class DataNumbers:
             DataDependentValue: what it gives in this call cannot be told.
         """
         symbols = self._adopted()
+        if func in _ALONG:
+            args, kwargs = _along_from_the_front(func, args, kwargs, len(self._builder.meta(args[0]).size))
         fakes = fx.node.map_arg((args, kwargs), self._builder.fake)
         with (
             typed_refusals(),
@@ -261,6 +267,20 @@ def _form(mask: fx.Node | None) -> Any:
 
 def _is_plain_call(node: fx.Node) -> bool:
     return all(isinstance(one, (fx.Node, int, float)) for one in node.args) and not is_random_node(node)
+
+
+def _along_from_the_front(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rank: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an operation, with the dimension `dim` as a number that is not negative."""
+    place = [argument.name for argument in func._schema.arguments].index("dim")
+    given = args[place] if place < len(args) else kwargs.get("dim")
+    if given is None or given >= 0:
+        return args, kwargs
+    dim = given + max(rank, 1)
+    if place < len(args):
+        return (*args[:place], dim, *args[place + 1 :]), kwargs
+    return args, kwargs | {"dim": dim}
 
 
 class _Binding:

@@ -169,7 +169,8 @@ FAULTS = (
     _fault(
         name="a second backward needs no tangent's history",
         module="aot.joint.retrace",
-        find="key_of(autograd_state.gradient_edge(engine.by_value[j].fake)) for j in incoming if j in tracked",
+        find="key_of(autograd_state.gradient_edge(engine.by_value[j].fake))"
+        " for j in incoming if j in tracked",
         replace="",
         clauses=("double-backward", "errors"),
         wrong="The second derivatives of tangents go to the targets that come after these.",

@@ -325,7 +325,7 @@ def test_a_refusal_changes_nothing(make: Callable[[], Program]) -> None:
     expected, _ = make()
 
     def refused(x: Tensor) -> Tensor:
-        return f(x) * x.nonzero().sum()  # type: ignore[no-any-return]
+        return f(x) if x.allclose(x + 1) else x
 
     before = copy.deepcopy(shown())
     with pytest.raises(errors.DataDependentValue):

@@ -171,8 +171,8 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[..., Any], Make]] = {
         lambda: [two(3, grad=True)],
     ),
     "values of a nested tensor": (
-        aot.errors.DataDependentValue,
-        "compute with the tensor",
+        aot.errors.UnsupportedOperation,
+        "a clone of its values",
         lambda x: x.unbind(),
         lambda: [jagged(False)],
     ),
