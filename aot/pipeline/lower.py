@@ -146,15 +146,17 @@ def lower(
         metadata_reads.recording_metadata_reads() as looked,
         contextlib.ExitStack() as until_end,
     ):
-        given = [arguments]  # which nothing is to keep that a refused trace leaves behind
+        # (Nothing that a refused trace leaves behind is to keep them. While it records an operation, autograd
+        # does not tell the roots.)
+        given = [(arguments, [root_of(tensor) for tensor in arguments.tensors])]
         until_end.callback(given.clear)
 
         def adopt_symbols(primals: Sequence[Primal]) -> SymbolicSizes:
             """Symbols for sizes that depend on values, in a trace that had none so far."""
-            (call,) = given
+            ((call, roots),) = given
             made = SymbolicSizes.of_fixed_sizes(
                 call.tensors,
-                [root_of(tensor) for tensor in call.tensors],
+                roots,
                 tuple(zip(call.wrappers, call.metas, strict=True)),
             )
             made.given = functools.partial(input_values, primals, call.tensors)

@@ -186,12 +186,18 @@ def _index_add_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Resu
     return ()
 
 
+MAX_POSITIONS = 256
+"""So many indices stand in a program's text at most."""
+
+
 def _index_copy_rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     target, source = metas
     dim = sized_dim(metas, attributes)
     index = ints_attribute(attributes, "index")
     if not target.size or source.dtype != target.dtype:
         raise Mismatch("a source of the target's dtype is needed")
+    if len(index) > MAX_POSITIONS:
+        raise Mismatch(f"{len(index)} indices, at most {MAX_POSITIONS} are allowed")
     if len(set(index)) < len(index) or any(not 0 <= i < target.size[dim] for i in index):
         raise Mismatch("indices that are out of range, or one of them twice")
     if source.size != (*target.size[:dim], len(index), *target.size[dim + 1 :]):

@@ -324,6 +324,15 @@ def _mode_insensitive_mean_of_losses(
     return mean
 
 
+def _checked_quantile(ordinary: Ordinary, given: Tensor, q: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`quantile` at a tensor's values, which the graph checks where ATen does."""
+    if given.device.type == "cpu" and q.dtype == given.dtype:
+        holds = q.detach().ge(0).logical_and(q.detach().le(1)).all()
+        aten._assert_async.msg(holds, "quantile() q values must be in the range [0, 1]")
+    result: Tensor = ordinary(given, q, *args, **kwargs)
+    return result
+
+
 def checks_eigenvector_phases(op: op_queries.OpOverload) -> bool:
     """Whether it is ATen's formula for singular vectors that calls `op`, to find out whether to raise."""
     node = autograd_graph.current_node() if op is aten.allclose.default else None
@@ -358,6 +367,7 @@ dispatcher.register_trace_kernels(
                 aten.nanmedian.default,
             )
         },
+        **dict.fromkeys((aten.quantile.default, aten.nanquantile.default), _checked_quantile),
         aten.ctc_loss.IntList: _mode_insensitive_mean_of_losses,
         aten.linalg_eig.default: _mode_insensitive_eigenvectors,
         aten._linalg_eigh.default: _mode_insensitive_eigenvectors,

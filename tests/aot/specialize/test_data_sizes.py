@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -212,6 +213,39 @@ def test_what_a_graph_has_drawn_before_it_gives_up_is_drawn_again() -> None:
     compiled = aot.aot_function(f, aot.nop)
     for bits in BITS:
         assert not assert_same_call(f, compiled, lambda bits=bits: [leaf(4), mask(*bits)])
+
+
+def test_beside_a_view_that_was_taken_without_history() -> None:
+    """Symbols begin in the middle of a trace, and the bases of the arguments are known by then."""
+
+    def make(bits: tuple[int, ...]) -> list[Any]:
+        with torch.no_grad():
+            return [leaf(4)[:2], values(4), mask(*bits)]
+
+    def f(view: Tensor, x: Tensor, where: Tensor) -> Tensor:
+        return x * where.sum().item() + view.sum()
+
+    compiled = aot.aot_function(f, aot.nop)
+    for bits in BITS:
+        assert not assert_same_call(f, compiled, lambda bits=bits: make(bits))
+
+
+def test_quantiles_are_checked_in_the_graph() -> None:
+    compiled = aot.aot_function(lambda x, q: torch.quantile(x, q), aot.nop)  # noqa: PLW0108
+    for q in (0.25, 0.75):
+        assert torch.equal(compiled(values(5), torch.tensor(q)), torch.quantile(values(5), q))
+    for q in (1.5, float("nan")):
+        with pytest.raises(RuntimeError, match=r"values must be in the range \[0, 1\]"):
+            compiled(values(5), torch.tensor(q))
+
+
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("inverse", [False, True])
+def test_unique_along_a_dimension(dim: int, inverse: bool) -> None:
+    x = torch.tensor([[1.0, 1, 0], [1, 1, 0], [2, 2, 0]])
+    for unique in (torch.unique, torch.unique_consecutive):
+        f = functools.partial(unique, dim=dim, return_inverse=inverse)
+        assert_agrees(f, lambda: [x.clone()])
 
 
 def test_what_a_function_changes_in_a_module_it_changes_once_a_call() -> None:

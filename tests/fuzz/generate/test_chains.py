@@ -16,6 +16,7 @@ from fuzz.generate.profiles import PROFILES
 from fuzz.ir.nodes import Program
 from fuzz.operators import OPERATORS, Kind
 from fuzz.operators.dtypes import COMPLEX, DTYPES
+from fuzz.operators.row import Meta, Mismatch
 from fuzz.program.decode import from_json, to_json
 
 LOWERINGS = PROFILES["lowerings"]
@@ -80,6 +81,15 @@ def test_a_program_is_called_again_with_no_elements_and_with_one() -> None:
     later = [call for program in PROGRAMS for call in program.later]
     sizes = [n for call in later for storage in call.storages for n in storage.size]
     assert len(later) > 50 and {0, 1} <= {*sizes}
+
+
+def test_more_indices_than_a_program_may_hold_are_no_program() -> None:
+    """Chains have dimensions of thousands; what a file may have is less."""
+    many, few = Meta("float32", (3000, 1), None), Meta("float32", (2, 1), None)
+    rule = OPERATORS["index_copy_"].rule
+    rule((many, few), {"dim": 0, "index": (2, 0)})
+    with pytest.raises(Mismatch, match="at most 256"):
+        rule((many, many), {"dim": 0, "index": tuple(range(3000))})
 
 
 def test_programs_survive_json() -> None:
