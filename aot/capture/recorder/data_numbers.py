@@ -67,13 +67,17 @@ class DataNumbers:
     Args:
         builder: the graph so far.
         symbols: makes symbols; None for a trace that has none so far.
+        begin_draws: puts random generators in the states that this call's draws begin from.
 
     Attributes:
         adopt: has the trace have symbols from now on; None where it cannot.
     """
 
-    def __init__(self, builder: GraphBuilder, symbols: SymbolicSizes | None) -> None:
+    def __init__(
+        self, builder: GraphBuilder, symbols: SymbolicSizes | None, begin_draws: Callable[[], None]
+    ) -> None:
         self._builder = builder
+        self._begin_draws = begin_draws
         self._symbols = symbols
         self._thread = threading.get_ident()
         self.adopt: Callable[[], SymbolicSizes] | None = None
@@ -238,7 +242,9 @@ class DataNumbers:
             symbols.concrete = ConcreteValues(self._builder, lambda _: node, values)
         concrete: ConcreteValues = symbols.concrete
         generators = rng.default_generators()
-        if self._drawn is not None:
+        if self._drawn is None:
+            self._begin_draws()
+        else:
             for generator, state in zip(generators, self._drawn, strict=True):
                 generator.set_state(state)
         nodes = self._builder.graph.nodes

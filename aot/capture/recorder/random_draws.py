@@ -127,6 +127,11 @@ class RngTrace:
         line.move_on()
         return node
 
+    def set_callers_states(self) -> None:
+        """Put the generators in the states that the caller had them in, from which a call draws."""
+        for line in self._lines:
+            line.set(line.callers)
+
     def check(self) -> None:
         """Refuse a function that leaves another state behind than its draws do."""
         if any(line.generator_state_number() != len(line.draws) for line in self._lines):

@@ -111,8 +111,8 @@ class TraceSession(mode_stacks.TorchDispatchMode):  # type: ignore[no-untyped-ca
         self.acts: list[tuple[fx.Node, Node | None]] = []
         self.backward_writes = BackwardWrites()
         self.known = ConstantValues(self.builder)
-        self.data = DataNumbers(self.builder, symbols)
         self.draws = RngTrace()
+        self.data = DataNumbers(self.builder, symbols, self.draws.set_callers_states)
         self.rng_states = RngStates(self.builder) if functionalize_rng else None
         self.hooks = HookRegistrations(lambda: self.builder.backward)
         self.threads = OtherThreads(self.states, self, self.builder, self.read)

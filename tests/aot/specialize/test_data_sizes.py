@@ -230,6 +230,21 @@ def test_beside_a_view_that_was_taken_without_history() -> None:
         assert not assert_same_call(f, compiled, lambda bits=bits: make(bits))
 
 
+@pytest.mark.parametrize("before", [0, 3])
+def test_sizes_that_depend_on_what_is_drawn(before: int) -> None:
+    """A trace moves the generators on; what it assumes of a size is what the call draws."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        earlier = torch.rand(before)
+        drawn = torch.randn(2)  # of which one or none is positive, mostly: numbers that are assumed
+        return drawn[drawn > 0] + x, drawn[drawn < 0.5] + earlier.sum()
+
+    for seed in range(6):
+        torch.manual_seed(seed)
+        compiled = aot.aot_function(f, aot.nop)
+        assert not assert_same_call(f, compiled, lambda: [values(1)])
+
+
 def test_quantiles_are_checked_in_the_graph() -> None:
     compiled = aot.aot_function(lambda x, q: torch.quantile(x, q), aot.nop)  # noqa: PLW0108
     for q in (0.25, 0.75):
