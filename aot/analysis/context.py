@@ -12,7 +12,7 @@ from aot.capture.memory.storage import Storage
 from aot.capture.run import Traced
 from aot.tensors.geometry import Geometry
 from aot.tensors.version_counters import counter_groups
-from aot.torch_internals import autograd_graph
+from aot.torch_internals import autograd_graph, autograd_state
 
 
 class AnalysisContext:
@@ -138,3 +138,8 @@ def root_of(fake: Tensor) -> Tensor:
 def is_function_view(fake: Tensor) -> bool:
     """Whether a tensor is a view with a history of its own, as a custom `autograd.Function` makes them."""
     return fake._is_view() and is_current(fake) and autograd_graph.is_function_node(fake.grad_fn)
+
+
+def made_a_leaf(view: Tensor) -> bool:
+    """Whether the function has made a leaf of a view, by `requires_grad_`."""
+    return is_current(view) and autograd_state.can_accumulate_grad(view)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import errors
-from aot.analysis.context import AnalysisContext, is_current, is_function_view, root_of
+from aot.analysis.context import AnalysisContext, is_current, is_function_view, made_a_leaf, root_of
 from aot.analysis.effect_summary import (
     AliasRoot,
     ArgumentRoot,
@@ -348,7 +348,7 @@ class OutputAliasing:
         where = geometry(value) if origin is None else origin.where
         if index is not None and self.world.forward.entry.states[index] is state:
             other = not same_interpretation(self.world.forward.entry.before[index], where)
-            made = _made_a_leaf(value)
+            made = made_a_leaf(value)
             self._leaves += [value] if made else []
             taken = (
                 ViewTime.BEFORE_METADATA if version_of(start) == version_of(value) else ViewTime.BEFORE_WRITES
@@ -403,7 +403,7 @@ class OutputAliasing:
         while origin is not None:
             parent = origin.parent
             by_function = view is not parent and made_by_function(view, parent)
-            made = value.requires_grad and view is not parent and _made_a_leaf(view)
+            made = value.requires_grad and view is not parent and made_a_leaf(view)
             step = origin.step
             if by_function or made:
                 step = replace(step, by_custom_function=by_function, leaf=made)
@@ -598,8 +598,3 @@ def _counting(root: Root) -> int | None:
     if isinstance(root, AliasRoot) and root.counted and root.memory is not None:
         return root.memory.value
     return None
-
-
-def _made_a_leaf(view: Tensor) -> bool:
-    """Whether the function has made a leaf of a view, by `requires_grad_`."""
-    return is_current(view) and autograd_state.can_accumulate_grad(view)
