@@ -27,7 +27,8 @@ def tables(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str
     return found
 
 
-@pytest.mark.parametrize("model", ["resnet", pytest.param("transformer", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("model", ["resnet", "transformer"])
 def test_min_cut_saves_no_more_than_default_stock_or_eager(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -271,6 +272,7 @@ def test_sides_are_measured_in_turn() -> None:
     assert Spread((2.0, 2.0, 9.0)).ratio(Spread((4.0, 8.0, 10.0))) == 0.5
 
 
+@pytest.mark.nightly  # starts four processes in turn
 def test_a_process_that_finds_its_compile_is_beside_one_that_does_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -308,6 +310,7 @@ def test_the_start_of_a_process_is_timed(capsys: pytest.CaptureFixture[str]) -> 
     assert rows["import torch"]["CPU"] > rows["aotfuzz --help"]["CPU"]
 
 
+@pytest.mark.nightly  # starts processes in turn
 def test_processes_with_more_objects_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     (table,) = tables(capsys, "objects", "--rounds", "1", "--count", "0", "1000")
     assert [row[:3] for row in table["rows"]] == [

@@ -339,6 +339,7 @@ def test_what_a_fault_changes_is_told_apart_from_what_comes_by_it(workers: Worke
     assert (wrapper.triggered, later.triggered) == (True, False)
 
 
+@pytest.mark.nightly  # hundreds of compiles
 def test_other_methods_find_less(workers: Workers) -> None:
     """They compare values and gradients, which a tensor that is kept alive does not change."""
     wrong, hidden = (

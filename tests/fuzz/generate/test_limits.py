@@ -113,6 +113,7 @@ def test_a_chance_is_left_where_one_way_to_it_is() -> None:
     assert narrow(mixed, Limits.of(("argument: non-leaf",))).leaf == 1.0
 
 
+@pytest.mark.nightly  # programs for each of some 900 rows
 def test_each_row_has_operands_that_eager_takes_but_those_of_hooks() -> None:
     without = {name for name in OPERATORS if not fitting_operands(name)}
     assert {OPERATORS[name].kind for name in without if not OPERATORS[name].raises} == {

@@ -92,6 +92,7 @@ def test_each_question_has_its_trait_and_is_a_valid_program() -> None:
         check(question.program)
 
 
+@pytest.mark.nightly  # a program for each of some 900 rows
 def test_an_operator_is_asked_for_on_a_copy_and_within_limits() -> None:
     by_trait = {one.trait: one for one in operator_questions()}
     assert "data: argument" not in by_trait["operator: sin_"].needs

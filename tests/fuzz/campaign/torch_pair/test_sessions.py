@@ -127,6 +127,7 @@ def test_a_folder_that_is_taken_is_left_alone(
         assert f"already holds {what}" in ended.err and "aotfuzz resume" in ended.err
 
 
+@pytest.mark.nightly  # two campaigns one after the other
 def test_an_interrupted_comparison_of_one_interpreter_goes_on_and_shows_no_difference(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     words = _compare(folder, sys.executable, sys.executable, targets=("eager",), cases=4)
