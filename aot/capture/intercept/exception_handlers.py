@@ -25,7 +25,8 @@ from typing import Any
 
 import torch
 
-from aot.errors import AotError, DataDependentValue
+from aot.errors import AotError, DataDependentValue, DataSizesDiffer
+from aot.graph.symint_inputs import OTHER_NUMBERS
 from aot.guards.bytecode import is_compiler, is_library
 from aot.torch_internals import dynamo_api
 
@@ -61,6 +62,8 @@ def with_handler_check(call: Callable[..., Any], handlers: Iterable[Handler]) ->
 
     Raises:
         DataDependentValue: when called, instead of such an exception. Random generators are as before.
+        DataSizesDiffer: when called, as `call` raises it. Where it comes of such an exception, its cause is
+            the refusal.
     """
     caught = tuple(handlers)
     if not caught:
@@ -71,20 +74,34 @@ def with_handler_check(call: Callable[..., Any], handlers: Iterable[Handler]) ->
         state = torch.get_rng_state()
         try:
             return call(*args)
+        except DataSizesDiffer as difference:
+            cause = difference.__cause__
+            refusal = _refusal_of_caught(cause, caught) if isinstance(cause, Exception) else None
+            if refusal is None or OTHER_NUMBERS in str(cause):
+                raise
+            raise DataSizesDiffer(*difference.args) from refusal
         except AotError:
             raise
         except Exception as error:
-            handler = next((one for one in caught if one.catches(error)), None)
-            if handler is None:
+            refusal = _refusal_of_caught(error, caught)
+            if refusal is None:
                 raise
             torch.set_rng_state(state)
-            raise DataDependentValue(
+            raise refusal from error
+
+    return dynamo_api.skip(checked)  # type: ignore[no-any-return]
+
+
+def _refusal_of_caught(error: Exception, handlers: Iterable[Handler]) -> DataDependentValue | None:
+    """The refusal of values for which a graph raises what the function catches; None if it does not."""
+    for handler in handlers:
+        if handler.catches(error):
+            return DataDependentValue(
                 f"an operation raises {type(error).__name__} for these values ({str(error)[:200]}), which "
                 f"the function catches at {handler.where}, and what it does then was not compiled; test the "
                 f"values with operations (torch.where, cholesky_ex), or call the original function"
-            ) from error
-
-    return dynamo_api.skip(checked)  # type: ignore[no-any-return]
+            )
+    return None
 
 
 class Handlers:

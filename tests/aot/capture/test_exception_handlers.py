@@ -305,3 +305,16 @@ def test_lines_of_dynamos_graphs_tell_what_is_not_caught(function: Function) -> 
     torch._dynamo.reset()
     with pytest.raises(torch.linalg.LinAlgError):
         torch.compile(function, backend="aotfuzz")(BAD)
+
+
+def test_beside_sizes_that_depend_on_values() -> None:
+    """What is caught is refused there as well; other sizes are compiled for themselves."""
+
+    def f(a: Tensor, x: Tensor) -> Tensor:
+        return tries(a) * x[x > 0].sum()
+
+    compiled = aot.aot_function(f, aot.nop)
+    for x in (torch.tensor([1.0, -1, 2]), torch.tensor([1.0, -1, -2]), torch.tensor([-1.0, -1, -2])):
+        assert torch.equal(compiled(GOOD, x), f(GOOD, x))
+        with pytest.raises(DataDependentValue, match="which the function catches at"):
+            compiled(BAD, x)
