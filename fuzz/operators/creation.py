@@ -28,7 +28,6 @@ from fuzz.operators.row import (
     Attribute,
     Attributes,
     Constant,
-    Expanded,
     Kind,
     Meta,
     Mismatch,
@@ -58,18 +57,9 @@ def _creation_row(
         attributes=attributes,
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
         random=random,
-        has_side_effect=False,
         differentiable=differentiable,
         saves=saves,
-        defines="",
     )
 
 

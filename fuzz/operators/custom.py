@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fuzz.operators.builders import NOTHING, SELF, SMOOTH, elementwise, empty_like
 from fuzz.operators.dtypes import INTEGERS
-from fuzz.operators.row import Attributes, Expanded, Kind, Meta, Operand, Operator, Result, Rule, Saves
+from fuzz.operators.row import Attributes, Kind, Meta, Operand, Operator, Result, Rule, Saves
 
 # Keeps its argument.
 _CUBE = """
@@ -64,18 +64,9 @@ def _custom_operator_row(
         name=name,
         kind=Kind.FUNCTION,
         operands=operands,
-        attributes=(),
         rule=rule,
         source=source,
         writes=writes,
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
-        has_side_effect=False,
         differentiable=not writes,
         saves=saves,
         defines=defines,

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from fuzz.operators.builders import NOTHING, empty_like, fits_anywhere
+from fuzz.operators.builders import empty_like, fits_anywhere
 from fuzz.operators.row import (
     Attributes,
-    Expanded,
     Kind,
     Meta,
     Mismatch,
@@ -53,20 +52,8 @@ def _data_size_row(
         name=name,
         kind=Kind.PYTHON,
         operands=operands,
-        attributes=(),
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
-        has_side_effect=False,
-        differentiable=True,
-        saves=NOTHING,
         defines=defines,
     )
 

@@ -32,7 +32,6 @@ from fuzz.operators.row import (
     Attribute,
     Attributes,
     Constant,
-    Expanded,
     Kind,
     Meta,
     Mismatch,
@@ -62,18 +61,7 @@ def _indexing_row(
         attributes=attributes,
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
-        has_side_effect=False,
-        differentiable=True,
         saves=saves,
-        defines="",
     )
 
 

@@ -72,17 +72,11 @@ def in_place_row(
         rule=rule,
         source=source,
         writes=(0,),
-        bumps_version=True,
-        statistics=(),
         fills=fills,
-        change=None,
         expanded=expanded,
         overlap=overlap,
         random=random,
-        has_side_effect=False,
-        differentiable=True,
         saves=saves,
-        defines="",
     )
 
 

@@ -26,7 +26,6 @@ from fuzz.operators.row import (
     Attribute,
     Attributes,
     Constant,
-    Expanded,
     Kind,
     Meta,
     Mismatch,
@@ -69,18 +68,9 @@ def kernel_row(
         attributes=attributes,
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
         random=random,
-        has_side_effect=False,
         differentiable=differentiable,
         saves=saves,
-        defines="",
     )
 
 

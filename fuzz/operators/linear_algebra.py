@@ -10,7 +10,6 @@ from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import (
     Attribute,
     Attributes,
-    Expanded,
     Kind,
     Meta,
     Mismatch,
@@ -39,18 +38,7 @@ def _linear_algebra_row(
         attributes=attributes,
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
-        has_side_effect=False,
-        differentiable=True,
         saves=saves,
-        defines="",
     )
 
 

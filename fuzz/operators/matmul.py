@@ -9,7 +9,6 @@ from fuzz.operators.dtypes import INEXACT
 from fuzz.operators.layout import broadcast_sizes, expandable
 from fuzz.operators.row import (
     Attributes,
-    Expanded,
     Kind,
     Meta,
     Mismatch,
@@ -27,21 +26,9 @@ def _matmul_row(name: str, source: str, operands: tuple[Operand, ...], rule: Rul
         name=name,
         kind=Kind.MATMUL,
         operands=operands,
-        attributes=(),
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
-        has_side_effect=False,
-        differentiable=True,
         saves=saves,
-        defines="",
     )
 
 

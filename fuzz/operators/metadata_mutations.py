@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzz.choices import Choices
-from fuzz.operators.builders import ANY, DIM, NOTHING, lengths, same_dtype
+from fuzz.operators.builders import ANY, DIM, lengths, same_dtype
 from fuzz.operators.dtypes import DTYPES, INEXACT
 from fuzz.operators.layout import contiguous_strides, dimension
 from fuzz.operators.row import (
@@ -13,7 +13,6 @@ from fuzz.operators.row import (
     Attributes,
     Change,
     Constant,
-    Expanded,
     Kind,
     Meta,
     Mismatch,
@@ -43,18 +42,8 @@ def _metadata_row(
         attributes=attributes,
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
         change=change,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
-        has_side_effect=False,
         differentiable=change in (Change.GEOMETRY, Change.STORAGE, Change.UNTYPED),
-        saves=NOTHING,
-        defines="",
     )
 
 

@@ -52,15 +52,8 @@ def neural_row(
         writes=writes,
         bumps_version=counted,
         statistics=statistics,
-        fills=None,
-        change=None,
         expanded=expanded,
-        overlap=False,
-        random=False,
-        has_side_effect=False,
-        differentiable=True,
         saves=saves,
-        defines="",
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from fuzz.choices import Choices
 from fuzz.operators import indexing, matmul, pointwise, reductions
-from fuzz.operators.builders import ANY, ARITHMETIC, INDEX, NOTHING, SMOOTH, expands, same_dtype
+from fuzz.operators.builders import ANY, ARITHMETIC, INDEX, SMOOTH, expands, same_dtype
 from fuzz.operators.dtypes import CATEGORY, COMPLEX, DTYPES, INEXACT, NUMERIC
 from fuzz.operators.inplace import writes_all
 from fuzz.operators.layout import contiguous_strides
@@ -56,17 +56,10 @@ def _out_row(
         rule=rule,
         source=source,
         writes=(0,),
-        bumps_version=True,
-        statistics=(),
         fills=fills,
         change=change,
         expanded=expanded,
         overlap=overlap,
-        random=False,
-        has_side_effect=False,
-        differentiable=True,
-        saves=NOTHING,
-        defines="",
     )
 
 

@@ -40,7 +40,6 @@ from fuzz.operators.row import (
     Aliasing,
     Attribute,
     Attributes,
-    Expanded,
     Kind,
     Meta,
     Mismatch,
@@ -69,18 +68,8 @@ def pointwise_row(
         attributes=attributes,
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
-        has_side_effect=False,
         differentiable=differentiable,
         saves=saves,
-        defines="",
     )
 
 

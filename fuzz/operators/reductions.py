@@ -31,7 +31,6 @@ from fuzz.operators.row import (
     Attribute,
     Attributes,
     Constant,
-    Expanded,
     Kind,
     Meta,
     Mismatch,
@@ -61,18 +60,8 @@ def _reduction_row(
         attributes=attributes,
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
-        has_side_effect=False,
         differentiable=differentiable,
         saves=saves,
-        defines="",
     )
 
 

@@ -184,26 +184,27 @@ class Operator:
     size of operand 0 along `dim` (along dimension 0 where there is no `dim`), `{elements}` its number of
     elements, `{slice}` an index made of dim, start, end and step, and `{device}` a device argument with a
     leading comma, or nothing. An index operand is printed as `{1} % {n}`, so that any values are in range.
+    A row that says no more than these makes new tensors, of which a backward keeps nothing.
     """
 
     name: str
     kind: Kind
     operands: tuple[Operand, ...]
-    attributes: tuple[Attribute, ...]
+    attributes: tuple[Attribute, ...] = ()
     rule: Rule
     source: str
-    writes: tuple[int, ...]  # the operands whose data it writes
-    bumps_version: bool  # their version counters notice
-    statistics: tuple[int, ...]  # the operands that have no derivative: eager refuses those that require grad
-    fills: Fills | None
-    change: Change | None
-    expanded: Expanded
-    overlap: bool  # other operands may be exactly the elements of one that is written to
-    random: bool  # draws from the global generator
-    has_side_effect: bool  # notes what it is given outside of the program (`fuzz.operators.side_effects`)
-    differentiable: bool  # its floating results (or operand 0, where it writes to it) can require grad
-    saves: Saves
-    defines: str  # a class or an operator that `source` uses, defined ahead of the function, or ""
+    writes: tuple[int, ...] = ()  # the operands whose data it writes
+    bumps_version: bool = True  # their version counters notice
+    statistics: tuple[int, ...] = ()  # operands without a derivative: eager refuses those that require grad
+    fills: Fills | None = None
+    change: Change | None = None
+    expanded: Expanded = Expanded.REFUSED
+    overlap: bool = False  # other operands may be exactly the elements of one that is written to
+    random: bool = False  # draws from the global generator
+    has_side_effect: bool = False  # notes what it is given elsewhere (`fuzz.operators.side_effects`)
+    differentiable: bool = True  # its floating results (or operand 0, where it writes to it) can require grad
+    saves: Saves = ()
+    defines: str = ""  # a class or an operator that `source` uses, defined ahead of the function, or ""
 
     @property
     def sized(self) -> bool:

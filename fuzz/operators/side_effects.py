@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.builders import NOTHING, SMOOTH, empty_like
-from fuzz.operators.row import Attributes, Expanded, Kind, Meta, Operand, Operator, Result, Rule
+from fuzz.operators.builders import SMOOTH, empty_like
+from fuzz.operators.row import Attributes, Kind, Meta, Operand, Operator, Result, Rule
 
 NOTES = "torch.ops.aotfuzz.notes"
 
@@ -63,20 +63,10 @@ def _side_effect_row(name: str, source: str, rule: Rule, defines: str, *, differ
         name=name,
         kind=Kind.FUNCTION,
         operands=(_REAL,),
-        attributes=(),
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
         has_side_effect=True,
         differentiable=differentiable,
-        saves=NOTHING,
         defines=defines,
     )
 

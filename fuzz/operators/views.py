@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from fuzz.choices import Choices
-from fuzz.operators.builders import ANY, DIM, NOTHING, draw_factor_size, integer, ints_attribute, lengths
+from fuzz.operators.builders import ANY, DIM, draw_factor_size, integer, ints_attribute, lengths
 from fuzz.operators.dtypes import DTYPES
 from fuzz.operators.layout import contiguous_strides, dimension, expandable, extent, view_stride
 from fuzz.operators.row import (
@@ -14,7 +14,6 @@ from fuzz.operators.row import (
     Attribute,
     Attributes,
     Constant,
-    Expanded,
     Kind,
     Meta,
     Mismatch,
@@ -54,17 +53,7 @@ def view_row(
         attributes=attributes,
         rule=rule,
         source=source,
-        writes=(),
-        bumps_version=True,
-        statistics=(),
-        fills=None,
-        change=None,
-        expanded=Expanded.REFUSED,
-        overlap=False,
-        random=False,
-        has_side_effect=False,
         differentiable=differentiable,
-        saves=NOTHING,
         defines=defines,
     )
 

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import aot
 from tests.support.agreement import PARTITIONERS, assert_agrees, leaf, values
+from tests.support.versions import needs_torch
 
 pytestmark = [pytest.mark.clause("gradients", "input-data", "versions")]
 
@@ -221,7 +222,7 @@ def test_a_checkpointed_block_writes_as_often_as_in_eager(name: str) -> None:
 
 
 @pytest.mark.usefixtures("fresh_dynamo")
-@pytest.mark.skipif(torch.__version__ < "2.13", reason="torch 2.11 checks what a checkpoint was given")
+@needs_torch(">=2.13", "torch 2.11 checks what a checkpoint was given")
 def test_a_block_that_writes_to_a_tensor_of_the_callers() -> None:
     found = []
     for compile in (lambda f: f, lambda f: torch.compile(f, backend="aotfuzz")):
