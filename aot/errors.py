@@ -83,7 +83,13 @@ class UntestedTorchWarning(UserWarning):
 
 
 class Unsupported(AotError):
-    """Root of the refusals: the compiled call would be distinguishable from eager, so it is not made."""
+    """Root of the refusals: the compiled call would be distinguishable from eager, so it is not made.
+
+    Attributes:
+        acted: the call had acted outside (it had printed) when it was refused: nothing else can answer it.
+    """
+
+    acted = False
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)

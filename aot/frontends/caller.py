@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import FrameType
 
-from torch import nn
-
-from aot import config
-
-_LIBRARIES = tuple(f"{folder}/" for folder in (Path(nn.__file__).parents[1], Path(config.__file__).parent))
+from aot.graph.node_origins import LIBRARIES
 
 
 def level_of_caller() -> int:
@@ -21,6 +16,6 @@ def level_of_caller() -> int:
     """
     frame: FrameType | None = sys._getframe(1)
     level = 1
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame is not None and frame.f_code.co_filename.startswith(LIBRARIES):
         frame, level = frame.f_back, level + 1
     return level

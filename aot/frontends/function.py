@@ -19,7 +19,6 @@ from aot.cache.entry import CacheEntry
 from aot.capture.autograd.engine import RetracePoint
 from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
 from aot.capture.inputs import with_fake_tensors
-from aot.capture.intercept.exception_handlers import with_handler_check
 from aot.capture.intercept.inner_gradients import with_outer_graph_check
 from aot.capture.recorder.autocast_cache import CastsDiffer
 from aot.capture.recorder.escapes import EscapeCheck
@@ -27,9 +26,8 @@ from aot.capture.recorder.threads import trace_lock
 from aot.frontends.fallback import Fallback
 from aot.frontends.recompile_warnings import warn_of_compiles_for_each_call, warn_of_what_changes
 from aot.frontends.specialization import Specialization, describe_guards
-from aot.frontends.value_dependence import answer_by_values
+from aot.frontends.value_dependence import answer_by_values, with_value_checks, without
 from aot.graph.node_origins import front_end_running
-from aot.graph.purity import is_random_node
 from aot.graph.symint_inputs import has_data_numbers, lift_symbols_to_inputs
 from aot.guards import function_modes
 from aot.guards.guard import Guards
@@ -41,7 +39,6 @@ from aot.pipeline.gc_pause import no_full_collections
 from aot.pipeline.lower import CompileOptions, Lowering, Partitioner, lower
 from aot.runtime.build import CompiledWrapper, build
 from aot.runtime.call_assertions import with_call_assertions
-from aot.runtime.data_checks import with_data_check
 from aot.runtime.dry_run import dry_run
 from aot.runtime.graph_assertions import compile_graph
 from aot.specialize.call import (
@@ -178,7 +175,7 @@ class CompiledFunction:
         Raises:
             Unsupported: the refusal, where such calls do not.
         """
-        if runs_uncompiled() or not self.fallback.is_on:
+        if runs_uncompiled() or not self.fallback.is_on or refusal.acted:
             raise refusal
         self.fallback.note_call(refusal, self.__name__)
 
@@ -219,9 +216,16 @@ class CompiledFunction:
                 made = self._compile_or_reuse_specialization(key, arguments, args, kwargs, anew=True)
                 return made, self._tensors_taken(made, arguments)
 
-            chosen = specialization, tensors
-            return answer_by_values(self.__name__, self._cache, key, chosen, arguments, compile_anew)
+            chosen, name = (specialization, tensors), self.__name__
+            return answer_by_values(name, self._cache, key, chosen, arguments, compile_anew, self._forget)
         return specialization.answer(tensors, leaves)
+
+    def _forget(self, specialization: Specialization) -> None:
+        """Take a specialization out of all that is known."""
+        for table in (self._cache, self._general):
+            table.update({key: without(known, specialization) for key, known in table.items()})
+        self._specializations = list(without(self._specializations, specialization))
+        self._before = [before for before in self._before if before[1] is not specialization.guards]
 
     def _check_transforms(self) -> None:
         """Refuse to be called inside of a transform that is not traced.
@@ -433,7 +437,9 @@ class CompiledFunction:
         self._specializations.append(specialization)
         alike = self._cache.get(key, ())
         if specialization.changes.once:
-            self._warn_of_once(specialization)
+            self._once += 1
+            if self._once == config.settings().warn_after:
+                warn_of_compiles_for_each_call(self.__name__, self._once, specialization)
         else:
             self._before.append((key, specialization.guards, specialization.sizes))
             self._cache[key] = (specialization, *alike)
@@ -445,12 +451,6 @@ class CompiledFunction:
         if len(alike) + 1 == config.settings().warn_after:
             warn_of_what_changes(self.__name__, len(alike) + 1, alike)
         return specialization
-
-    def _warn_of_once(self, specialization: Specialization) -> None:
-        """Say that a function is compiled at each call, when it has been a few times."""
-        self._once += 1
-        if self._once == config.settings().warn_after:
-            warn_of_compiles_for_each_call(self.__name__, self._once, specialization)
 
     def _specialize(
         self,
@@ -562,10 +562,8 @@ class CompiledFunction:
             symbols.let_go()
         if recorded.order is not None:
             built = replace(built, call=recorded.order.kept(built.call))
-        if has_data_numbers(graph.module.graph):
-            draws = any(is_random_node(node) for node in graph.module.graph.nodes)
-            built = replace(built, call=with_data_check(built.call, draws=draws))
-        built = replace(built, call=with_handler_check(built.call, recorder.handlers.found.values()))
+        call = with_value_checks(built.call, graph.module.graph, recorder.handlers.found.values())
+        built = replace(built, call=call)
         return self._make_specialization(
             blueprint, built, graph.module, noted.guards, symbols, sizes, casts, noted.changes
         )

@@ -19,6 +19,8 @@ def warn_of_what_changes(name: str, count: int, alike: Sequence[Specialization])
         alike: the compiles before the last one.
     """
     changing = dict.fromkeys(path for one in alike for path in one.guards.changed())
+    if not changing:  # sizes that depend on values differ
+        return
     warnings.warn(
         f"{name} has been compiled {count} times for calls that are alike, as "
         f"{', '.join(list(changing)[:4])} keeps changing; pass it as an argument, as a "

@@ -35,7 +35,7 @@ COMPLETED = frozenset(
 )
 """What is made of origins, and of descriptors: it tells people something, and decides nothing."""
 
-_LIBRARIES = tuple(f"{folder}/" for folder in (Path(nn.__file__).parents[1], Path(__file__).parents[1]))
+LIBRARIES = tuple(f"{folder}/" for folder in (Path(nn.__file__).parents[1], Path(__file__).parents[1]))
 _KEYS = ("stack_trace", "nn_module_stack")
 
 
@@ -221,14 +221,14 @@ def _stack_trace_origin(frame: FrameType | None) -> dict[str, Any]:
         code, where = frame.f_code, frame.f_locals
         if code.co_name == "_functional_call" and isinstance(where.get("module"), nn.Module):
             root = where["module"]
-        if code.co_name == "flat" and code.co_filename.startswith(_LIBRARIES):
+        if code.co_name == "flat" and code.co_filename.startswith(LIBRARIES):
             break  # what called it is the caller's
         if code.co_name == "_call_impl" and isinstance(where.get("self"), nn.Module):
             modules.append(where["self"])
         elif isinstance(where.get("self"), fx.GraphModule) and code.co_name == "forward":
             source = front_end_node(FrontEndGraph(weakref.ref(where["self"]), None), frame.f_lineno)
             known = known or ({} if source is None else source.meta)
-        elif not code.co_filename.startswith(_LIBRARIES):
+        elif not code.co_filename.startswith(LIBRARIES):
             lines.append(traceback.FrameSummary(code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
     names = {} if root is None else {id(module): name for name, module in root.named_modules()}

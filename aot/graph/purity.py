@@ -8,6 +8,9 @@ from torch import fx
 from aot.ops.classify import drops_nothing, has_external_effect, operation_of
 from aot.torch_internals import op_queries
 
+BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
+"""What partitioners read: that a node was recorded in a backward; and that it is to run there alone."""
+
 
 def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
     """Drop every node without users or effects; of a `forward`, or a joint graph, not what may raise."""
@@ -21,8 +24,13 @@ def node_has_external_effect(node: fx.Node) -> bool:
     """Whether somebody outside sees that the node runs (`classify.has_external_effect`). What was recorded in
     a backward, and is of no segment, belongs to a backward that was only tried."""
     op = operation_of(node)
-    late = node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
-    return op is not None and has_external_effect(op) and not (late and "segment" not in node.meta)
+    tried = is_recorded_in_backward(node) and "segment" not in node.meta
+    return op is not None and has_external_effect(op) and not tried
+
+
+def is_recorded_in_backward(node: fx.Node) -> bool:
+    """Whether a node was recorded in a backward."""
+    return node.meta.get("partitioner_tag") in BACKWARD_TAGS
 
 
 def is_backward_write(node: fx.Node) -> bool:

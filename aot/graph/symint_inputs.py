@@ -84,7 +84,8 @@ def lift_symbols_to_inputs(
             if not forward:  # of which compilers are told by what was computed before
                 used.update(*map(symbolic_shapes.free_symbols, _sizes_of(node.meta["val"])))
         if node.op == "placeholder":
-            used.update(*(n.node.expr.free_symbols for n in numbers_of(node.meta["val"]) if has_symbols(n)))
+            sizes = filter(has_symbols, numbers_of(node.meta["val"]))
+            used.update(*map(symbolic_shapes.free_symbols, sizes))
     used.update(*(test.free_symbols for test in tests))
     if not used and not computes:
         return GraphWithSymbolInputs(module)
@@ -112,7 +113,7 @@ def lift_symbols_to_inputs(
     for node in module.graph.nodes:
         args, kwargs = fx.node.map_aggregate((node.args, node.kwargs), number)
         if node.op == "output" and forward:
-            args = ((*args[0], *(_found(inputs, s) for s in symbols.names if s in symbols.computed)),)
+            args = ((*args[0], *(_require(inputs, s) for s in symbols.names if s in symbols.computed)),)
         copies[node] = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
         copies[node].meta = node.meta.copy()
         made[copies[node]] = node
@@ -153,7 +154,7 @@ def _sizes_of(value: Any) -> list[Any]:
     return [n for n in numbers_of(value) if has_symbols(n)]
 
 
-def _found(inputs: Mapping[Any, fx.Node], symbol: Any) -> fx.Node:
+def _require(inputs: Mapping[Any, fx.Node], symbol: Any) -> fx.Node:
     if symbol not in inputs:
         raise DataDependentValue(
             "a size that depends on values is needed where nothing computes it any more (by a backward, or "
@@ -164,8 +165,14 @@ def _found(inputs: Mapping[Any, fx.Node], symbol: Any) -> fx.Node:
 
 def _expression_nodes(expression: Any, inputs: Mapping[Any, fx.Node], graph: fx.Graph) -> Any:
     for symbol in expression.free_symbols:
-        _found(inputs, symbol)
-    return symbolic_shapes.symbol_nodes(expression, inputs, graph)
+        _require(inputs, symbol)
+    try:
+        return symbolic_shapes.symbol_nodes(expression, inputs, graph)
+    except (TypeError, AttributeError) as error:  # a function of Python's that takes numbers alone
+        raise DataDependentValue(
+            f"a graph cannot compute {expression}, which follows from a tensor's value ({error}); compute "
+            f"with tensors, or outside"
+        ) from error
 
 
 def _define(graph: fx.Graph, node: fx.Node, one: DataNumber, inputs: dict[Any, fx.Node]) -> None:

@@ -11,14 +11,13 @@ from torch import Tensor, fx
 
 from aot.errors import BackendError, PartitionError
 from aot.graph.purity import (
+    BACKWARD_TAGS,
     eliminate_dead_code,
     is_backward_write,
     is_impure,
     node_has_external_effect,
 )
 from aot.torch_internals import fx_graphs
-
-BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,8 @@ def min_cut_rematerialization_partition(
 
 def _merge_repeated_computations(backward: fx.GraphModule) -> None:
     """Compute once in the backward what is recomputed there as the partitioner has chosen, and once more as a
-    checkpoint wants it. (What only checkpoints want, each of them computes when it is run again.)"""
+    checkpoint wants it. (What only checkpoints want, each of them computes when it is run again; and what
+    only formulas want is as it was recorded: two gradients that are equal are two tensors.)"""
     first: dict[object, fx.Node] = {}
     repeated: list[fx.Node] = []
     for node in backward.graph.nodes:
@@ -96,7 +97,7 @@ def _merge_repeated_computations(backward: fx.GraphModule) -> None:
             continue
         arguments = fx.node.map_arg((node.args, node.kwargs), lambda n: (_NODE, n.name))
         known = first.setdefault((node.target, repr(arguments)), node)
-        if known is not node and not (_is_pinned_copy(known) and _is_pinned_copy(node)):
+        if known is not node and _is_pinned_copy(known) != _is_pinned_copy(node):
             node.replace_all_uses_with(known)
             repeated.append(node)
     for node in reversed(repeated):

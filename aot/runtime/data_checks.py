@@ -11,12 +11,16 @@ from aot.graph.symint_inputs import OTHER_NUMBERS
 from aot.torch_internals import dynamo_api, rng
 
 
-def with_data_check(call: Callable[..., Any], *, draws: bool = False) -> Callable[..., Any]:
+def with_data_check(
+    call: Callable[..., Any], *, draws: bool = False, acts: bool = False
+) -> Callable[..., Any]:
     """The same call, with an error of its own where an assertion of the graph does not hold, or something
-    else is raised that may come of that. (It is for other numbers, too, that the function raises.)
+    else is raised that may come of that: a kernel may meet other sizes before the assertion does.
 
     Args:
         draws: whether it draws random numbers. Where it raises, generators are as before.
+        acts: whether it acts outside (it prints). Then what a kernel raises comes out as it is: to find out
+            whether sizes are its reason would act once more.
 
     Raises:
         DataSizesDiffer: when called, if values lead to other numbers than was assumed.
@@ -30,6 +34,8 @@ def with_data_check(call: Callable[..., Any], *, draws: bool = False) -> Callabl
             return call(*args, **kwargs)
         # (Inductor words assertions itself, and kernels may find out before.)
         except (RuntimeError, AssertionError) as error:
+            if acts and OTHER_NUMBERS not in str(error):
+                raise
             for generator, state in zip(generators, states, strict=True):
                 generator.set_state(state)
             raise DataSizesDiffer(

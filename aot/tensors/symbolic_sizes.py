@@ -362,7 +362,7 @@ class SymbolicSizes:
             tuple(names),
             tuple(lines),
             tuple(tests),
-            scope["hold"],
+            scope.pop("hold"),
             self._dims,
             len(self.numbers),
             tuple(name for symbol, name in self.names.items() if symbol in self.computed),
@@ -550,7 +550,7 @@ def _compile_shape_guards(names: Iterable[str], tests: Iterable[str]) -> Callabl
     test = " and ".join(f"({test})" for test in dict.fromkeys(tests))
     taken = "".join(name + ", " for name in names)
     exec(f"def hold(numbers):\n    {taken} = numbers\n    {_RETURN.format(test=test)}", scope)
-    hold: Callable[[Sequence[int]], bool] = scope["hold"]
+    hold: Callable[[Sequence[int]], bool] = scope.pop("hold")
     return hold
 
 

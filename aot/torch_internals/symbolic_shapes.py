@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "GuardOnDataDependentSymNode",
     "ShapeEnv",
+    "assume_equal",
     "binding_keys",
     "data_symbol",
     "free_symbols",

@@ -28,7 +28,7 @@ import torch
 from aot.errors import AotError, DataDependentValue, DataSizesDiffer
 from aot.graph.symint_inputs import OTHER_NUMBERS
 from aot.guards.bytecode import is_compiler, is_library
-from aot.torch_internals import dynamo_api
+from aot.torch_internals import dynamo_api, rng
 
 Scope = Mapping[str, Any]
 _UNKNOWN: Any = object()
@@ -57,8 +57,13 @@ class Handler:
             return True
 
 
-def with_handler_check(call: Callable[..., Any], handlers: Iterable[Handler]) -> Callable[..., Any]:
+def with_handler_check(
+    call: Callable[..., Any], handlers: Iterable[Handler], acts: bool = False
+) -> Callable[..., Any]:
     """The same call, which refuses values for which it raises what one of the handlers catches.
+
+    Args:
+        acts: whether it acts outside (it prints).
 
     Raises:
         DataDependentValue: when called, instead of such an exception. Random generators are as before.
@@ -71,7 +76,8 @@ def with_handler_check(call: Callable[..., Any], handlers: Iterable[Handler]) ->
 
     @functools.wraps(call)
     def checked(*args: Any) -> Any:
-        state = torch.get_rng_state()
+        generators = rng.default_generators()
+        states = [generator.get_state() for generator in generators]
         try:
             return call(*args)
         except DataSizesDiffer as difference:
@@ -86,7 +92,9 @@ def with_handler_check(call: Callable[..., Any], handlers: Iterable[Handler]) ->
             refusal = _refusal_of_caught(error, caught)
             if refusal is None:
                 raise
-            torch.set_rng_state(state)
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+            refusal.acted = acts
             raise refusal from error
 
     return dynamo_api.skip(checked)  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ torch's own Python, and ours, tell symbols from numbers, and print them; there e
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from types import FrameType
 from typing import Any
 
 import torch
+
+from aot.errors import DataDependentValue
 
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _OURS = frozenset({"torch", "aot", "sympy"})
@@ -31,6 +34,9 @@ def symints_as_ints(refuse: Callable[[Any], None] = lambda _: None) -> Iterator[
     Args:
         refuse: raises for symbols that the user's code may not ask to be a number.
 
+    Raises:
+        DataDependentValue: something is done with a symbol that numbers can do, and symbols cannot.
+
     Example:
         >>> with symints_as_ints():
         ...     f"{x.shape[0]}", isinstance(x.shape[0], int)  # with symbols: ("s69", False) outside
@@ -42,7 +48,18 @@ def symints_as_ints(refuse: Callable[[Any], None] = lambda _: None) -> Iterator[
             for name, value in _symint_appearance(symbolic, number, thread, refuse).items():
                 undo.callback(_put, symbolic, name, vars(symbolic).get(name))
                 setattr(symbolic, name, value)
-        yield
+        try:
+            yield
+        except (TypeError, AttributeError) as error:
+            if _ABOUT_SYMBOLS.search(str(error)) is None:
+                raise
+            raise DataDependentValue(
+                f"the function does with a number that follows from sizes or values what only numbers can do "
+                f"({error}); compute with tensors, or outside"
+            ) from error
+
+
+_ABOUT_SYMBOLS = re.compile(r"\b(Sym(Int|Float|Bool)|Proxy)\b")
 
 
 def _put(symbolic: type, name: str, was: Any) -> None:

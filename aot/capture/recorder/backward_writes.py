@@ -19,6 +19,7 @@ from aot.capture.memory.region import RegionValue
 from aot.capture.memory.storage import Storage
 from aot.errors import DoubleBackwardUnsupported, Unsupported, UnsupportedOperation
 from aot.graph.builder import GraphBuilder
+from aot.graph.purity import is_recorded_in_backward
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.version_counters import version_of
 from aot.torch_internals import autograd_graph, tensor_impl
@@ -132,11 +133,12 @@ class BackwardWrites:
         if where.overlaps_itself_somehow:
             raise self._refusal("that shows an element several times")
         parts = [node for node in region.current().values() if node is not before]
-        if _is_late(before) or any(_is_late(user) for node in parts for user in node.users):
+        readers = [user for node in parts for user in node.users]
+        if any(map(is_recorded_in_backward, (before, *readers))):
             raise self._refusal("of which it has read a part before")
         node = self.make_live(state, where, before)
         for user in list(before.users):
-            if _is_late(user):
+            if is_recorded_in_backward(user):
                 user.replace_input_with(before, node)
         region.put(where, node)
         return LiveRegion(state, region, where, node)
@@ -153,17 +155,12 @@ class BackwardWrites:
         )
 
 
-def _is_late(node: fx.Node) -> bool:
-    """Whether a node was recorded in a backward."""
-    return node.meta.get("partitioner_tag") in ("is_backward", "must_be_in_backward")
-
-
 def pin_readers(graph: fx.Graph, live: fx.Node) -> None:
     """What a backward computes from live memory it computes when it runs, whatever else a partitioner might
     choose."""
     readers = {live}
     for node in graph.nodes:
-        if _is_late(node) and not readers.isdisjoint(node.all_input_nodes):
+        if is_recorded_in_backward(node) and not readers.isdisjoint(node.all_input_nodes):
             node.meta["partitioner_tag"] = "must_be_in_backward"
             readers.add(node)
 

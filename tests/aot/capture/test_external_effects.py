@@ -353,3 +353,33 @@ def test_what_acts_on_both_sides_of_what_raises_is_refused() -> None:
 
     with pytest.raises(errors.UnsupportedOperation, match="in a backward that raises"):
         aot.aot_function(f, checking_nop)(leaf(3) * 1)
+
+
+def _acts_beside_a_size(x: Tensor, a: Tensor) -> Tensor:
+    count = (x > 0).nonzero()
+    seen = OPS.tap(x, "once")
+    return count.sum() + seen.sum() + torch.linalg.cholesky(a).sum()
+
+
+def _acts_where_an_exception_is_caught(x: Tensor, a: Tensor) -> Tensor:
+    seen = OPS.tap(x, "once")
+    try:
+        return torch.linalg.cholesky(a) + seen.sum()
+    except RuntimeError:
+        return seen
+
+
+@pytest.mark.parametrize("on_unsupported", ["raise", "eager"])
+@pytest.mark.parametrize("f", [_acts_beside_a_size, _acts_where_an_exception_is_caught])
+def test_a_call_that_raises_has_acted_once(
+    f: Callable[[Tensor, Tensor], Tensor], on_unsupported: Any
+) -> None:
+    """No other compile answers it, and not the function as in eager: each would act once more."""
+    compiled = aot.aot_function(f, checking_nop, on_unsupported=on_unsupported)
+    good, bad = torch.eye(2), -torch.eye(2)
+    assert torch.equal(compiled(values(3), good), f(values(3), good))
+    for _ in range(3):
+        LOG.clear()
+        with pytest.raises((torch.linalg.LinAlgError, errors.DataDependentValue)):
+            compiled(values(3), bad)
+        assert len(LOG) == 1

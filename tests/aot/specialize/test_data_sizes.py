@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -292,3 +293,44 @@ def test_through_torch_compile(backend: str) -> None:
             compiled = torch.compile(function, backend=backend, fullgraph=True)
             for make in makes:
                 assert not assert_same_call(function, compiled, make)
+
+
+def test_calls_at_which_the_function_raises_use_nothing_up() -> None:
+    def f(x: Tensor, where: Tensor, a: Tensor) -> Tensor:
+        return x[where].sum() + torch.linalg.cholesky(a).sum()
+
+    compiled = aot.aot_function(f, aot.nop)
+    good, bad = torch.eye(2), -torch.eye(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", aot.RecompileWarning)
+        for _ in range(20):
+            with pytest.raises(torch.linalg.LinAlgError):
+                compiled(values(4), mask(*BITS[0]), bad)
+        assert len(compiled.specializations) <= 1
+        for bits in BITS:
+            arguments = values(4), mask(*bits), good
+            assert torch.equal(compiled(*arguments), f(*arguments))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda n: torch.arange(n.item()),
+        lambda n: n * (n.item() // 2),
+        lambda n: n * round(n.item(), 1),
+        lambda n: n * n.item().__float__(),
+        lambda n: n * divmod(n.long().item(), 2)[0],
+        lambda n: n * {3: 1}[n.long().item()],
+    ],
+)
+def test_what_only_numbers_can_do_is_refused_by_name(f: Callable[[Tensor], Tensor]) -> None:
+    number = torch.tensor(3.5)
+    with pytest.raises(aot.errors.DataDependentValue):
+        aot.aot_function(f, aot.nop)(number)
+    with pytest.warns(aot.FallbackWarning):
+        assert torch.equal(aot.aot_function(f, aot.nop, on_unsupported="eager")(number), f(number))
+
+
+def test_an_error_of_the_functions_own_beside_a_number_stays_its_own() -> None:
+    with pytest.raises(TypeError, match="has no len"):
+        aot.aot_function(lambda n: n * n.item() + len(3), aot.nop)(torch.tensor(3.5))  # type: ignore[arg-type]
