@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -50,32 +51,42 @@ class Detection:
     signature: str = ""
 
 
-def measure_kernels(profile: str, seed: int, seconds: float, names: list[str] | None = None) -> list[Table]:
+def measure_kernels(profile: str, seed: int, seconds: float) -> list[Table]:
     """Look for each fault for so many seconds of CPU time in the programs of a profile."""
     warm(find_target(TARGET))
-    chosen = [ALL_FAULTS[name] for name in names or ALL_FAULTS]
-    return [kernel_table([detect(fault, profile, seed, seconds) for fault in chosen], profile, seconds)]
+    found = [detect(fault, profile, seed, seconds) for fault in ALL_FAULTS.values()]
+    return [kernel_table(found, profile, seconds)]
 
 
 def detect(fault: Fault, profile: str, seed: int, seconds: float) -> Detection:
-    """Look for a fault: the first program that is a finding with it, and none of its bucket without it."""
+    """Look for a fault: the first program that is a finding with it (or dies), and none of its bucket without
+    it. A program that dies without it says nothing."""
     start, spent, cases = 0, 0.0, 0
-    given: dict[str, Any]
-    while spent < seconds:
-        given = {"fault": fault.name, "start": start, "seed": seed, "profile": profile}
-        given["seconds"] = seconds - spent
-        found, died, used = forked(_search, given)
-        spent += used
-        if found is None or found["case"] is None:
-            died = died.strip().splitlines()[-1] if died else ""
-            return Detection(fault, None, cases + (found or {"cases": 0})["cases"], spent, died)
-        cases += found["cases"]
-        clean, _, used = forked(_run_clean, given | {"start": found["case"]})
-        spent += used
-        if clean != found["signature"]:
-            return Detection(fault, found["case"], cases, spent, found["signature"])
-        start = found["case"] + 1
+    with tempfile.NamedTemporaryFile() as place:
+        while spent < seconds:
+            given = {"fault": fault.name, "start": start, "seed": seed, "profile": profile}
+            given |= {"seconds": seconds - spent, "place": place.name}
+            found, died, used = forked(_search, given)
+            spent += used
+            found = found or _last_program(Path(place.name), start, died)
+            cases += found["cases"]
+            if found["case"] is None:
+                return Detection(fault, None, cases, spent, found["signature"])
+            clean, _, used = forked(_run_clean, given | {"start": found["case"]})
+            spent += used
+            if clean is not None and clean != found["signature"]:
+                return Detection(fault, found["case"], cases, spent, found["signature"])
+            start = found["case"] + 1
     return Detection(fault, None, cases, spent)
+
+
+def _last_program(place: Path, start: int, died: str) -> dict[str, Any]:
+    """What a search has found that died: the program at which it did, if it came to one."""
+    signature = died.strip().splitlines()[-1] if died else ""
+    at = place.read_text(encoding="ascii")
+    if not at or int(at) < start:
+        return {"case": None, "cases": 0, "signature": signature}
+    return {"case": int(at), "cases": int(at) - start + 1, "signature": signature}
 
 
 def kernel_table(found: list[Detection], profile: str, seconds: float) -> Table:
@@ -100,6 +111,7 @@ def _search(given: dict[str, Any]) -> dict[str, Any]:
     index = given["start"]
     with _own_kernels():
         while time.process_time() < end:
+            Path(given["place"]).write_text(str(index), encoding="ascii")
             signature = _signature(given, index)
             if signature:
                 return {"case": index, "cases": index - given["start"] + 1, "signature": signature}

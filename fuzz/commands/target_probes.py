@@ -25,6 +25,10 @@ def probe(options: argparse.Namespace) -> int:
     """Ask a target for all that programs may have; 1 if something is wrong, crashes or hangs."""
     [target] = usable_targets([options.target])
     file: Path = options.out or Path(f"{_file_name(target.name)}.toml")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # before minutes are spent
+        raise StoreError(f"cannot write {file}: {error}") from error
     start = time.monotonic()
 
     def watch(what: str, count: int) -> None:

@@ -58,7 +58,7 @@ _SPECIALS = (
     *("modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1"),
     *("spherical_bessel_j0", "airy_ai"),
 )
-_NO_DERIVATIVE = frozenset(_SPECIALS[7:]) - {"i1"}
+_NO_DERIVATIVE = frozenset(_SPECIALS[7:])
 
 ROWS = (
     *(_method(name) for name in _MATH),

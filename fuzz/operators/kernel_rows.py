@@ -126,11 +126,6 @@ def equal(dtypes: frozenset[str]) -> Operand:
     return Operand(dtypes, lambda meta, earlier: meta[:2] == earlier[0][:2])
 
 
-def like_size(dtypes: frozenset[str]) -> Operand:
-    """An operand of operand 0's size."""
-    return Operand(dtypes, lambda meta, earlier: meta.size == earlier[0].size)
-
-
 # ---------------------------------------------------------------------------------------------------------
 # results
 

@@ -15,7 +15,7 @@ from fuzz.operators.builders import (
     reduce_size,
     sized_dim,
 )
-from fuzz.operators.dtypes import COMPLEX, FLOATS
+from fuzz.operators.dtypes import COMPLEX, FLOATS, INTEGERS
 from fuzz.operators.kernel_rows import (
     ALL_NUMBERS,
     REAL_AND_BOOL,
@@ -79,11 +79,14 @@ def _spread(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]
 
 
 def _given_dtype(metas: Sequence[Meta], attributes: Attributes) -> str:
-    """The dtype that is asked for; Mismatch where eager would lose an imaginary part."""
+    """The dtype that is asked for; Mismatch where eager would lose an imaginary part, or makes integers of
+    fractions, which is undefined for NaN and beyond their range."""
     dtype = attributes["dtype"]
     assert isinstance(dtype, str)
     if metas[0].dtype in COMPLEX or dtype in COMPLEX:
         raise Mismatch("complex numbers of another dtype")
+    if metas[0].dtype in FLOATS and dtype in INTEGERS:
+        raise Mismatch("fractions as integers")
     return dtype
 
 

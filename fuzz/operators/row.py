@@ -1,9 +1,8 @@
 """What a row of the operator table says: the types that the table is made of.
 
 One row says everything about one operator: what it takes, what it gives, how it prints, and what it does to
-its operands and to autograd. Every field of `Operator` is required, so that a half-filled row cannot
-be made; the short constructors of the families (`pointwise.unary`, `views.view`, ...) fill what a family
-has in common.
+its operands and to autograd. What it does not say is as for an operator that makes new tensors; the short
+constructors of the families (`pointwise.unary`, `views.view`, ...) fill what a family has in common.
 """
 
 from __future__ import annotations

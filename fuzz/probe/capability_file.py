@@ -126,5 +126,6 @@ def _way_out(trait: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML, of printable ASCII alone."""
-    return json.dumps(text.encode("utf-8", "replace").decode()).replace("\\u007f", "\\u007F")
+    """A basic string of TOML."""
+    shown = json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False)
+    return shown.replace("\x7f", "\\u007F")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -65,5 +67,16 @@ def test_what_is_found_without_the_fault_as_well_is_no_detection(monkeypatch: py
     assert (found.case, found.cases, found.seconds, searched) == (9, 10, 6.0, [0, 4])
     monkeypatch.setattr(kernel_detection, "forked", lambda *given: (None, "SIGSEGV", 1.0))
     assert detect(KERNEL_FAULTS[0], "mixed", 0, 60.0).case is None
+
+    def dying(work: object, given: dict[str, Any]) -> tuple[object, str, float]:
+        if work is kernel_detection._run_clean:
+            return (None if given["start"] == 4 else ""), "SIGALRM", 1.0
+        case = 4 if given["start"] == 0 else 7
+        Path(given["place"]).write_text(str(case), encoding="ascii")
+        return None, "SIGSEGV", 2.0
+
+    monkeypatch.setattr(kernel_detection, "forked", dying)
+    killed = detect(KERNEL_FAULTS[0], "mixed", 0, 60.0)
+    assert (killed.case, killed.cases, killed.signature) == (7, 8, "SIGSEGV")
     table = kernel_table([found, Detection(KERNEL_FAULTS[1], None, 4, 60.0)], "mixed", 60.0)
     assert table.notes == ("1 of 2 are found",)

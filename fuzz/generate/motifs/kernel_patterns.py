@@ -258,7 +258,7 @@ def mixed_precision(builder: ProgramBuilder, names: Sequence[str]) -> None:
     if x is None:
         return
     dtype = builder.state.meta(x).dtype
-    other = choices.pick(("float16", "bfloat16", "float32", "int8", "int64", "uint8", "bool"))
+    other = choices.pick(("float16", "bfloat16", "float32", "float64", "bool"))
     made: str | None = _append(builder, choices.pick(_POINTWISE), x) or x
     made = _append(builder, "to_copy", made, dtype=other)
     made = (

@@ -197,7 +197,7 @@ def visible(case: Program) -> dict[str, torch.Tensor]:
     try:
         with torch.inference_mode(case.scenario.inference), torch.set_grad_enabled(case.scenario.grad):
             result = loaded.f(*args)
-    except Exception:  # of any class: eager refuses inputs
+    except (RuntimeError, IndexError, ValueError):  # eager refuses inputs
         pass
     found = [leaf for leaf in torch.utils._pytree.tree_leaves((result, args)) if torch.is_tensor(leaf)]
     named = {f"seen {i}": tensor.detach().clone() for i, tensor in enumerate(found)}

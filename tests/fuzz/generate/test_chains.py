@@ -92,6 +92,16 @@ def test_more_indices_than_a_program_may_hold_are_no_program() -> None:
         rule((many, many), {"dim": 0, "index": tuple(range(3000))})
 
 
+def test_no_row_makes_integers_of_fractions() -> None:
+    """Which is undefined for NaN and for what is too large."""
+    rule = OPERATORS["sum_typed"].rule
+    fractions = Meta("float32", (2, 1), None)
+    attributes = {"dim": 0, "keepdim": False}
+    rule((fractions,), attributes | {"dtype": "float64"})
+    with pytest.raises(Mismatch, match="fractions as integers"):
+        rule((fractions,), attributes | {"dtype": "int64"})
+
+
 def test_programs_survive_json() -> None:
     for program in PROGRAMS[:300]:
         assert from_json(json.loads(json.dumps(to_json(program), allow_nan=False))) == program

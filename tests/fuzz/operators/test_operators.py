@@ -292,9 +292,15 @@ def test_a_row_must_be_complete() -> None:
     row = OPERATORS["sin"]
     fields = {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
     Operator(**fields)
-    for name in fields:
+    for name in ("name", "kind", "operands", "rule", "source"):
         with pytest.raises(TypeError, match=name):
             Operator(**{key: value for key, value in fields.items() if key != name})
+
+
+def test_what_a_row_does_not_say_is_as_for_new_tensors() -> None:
+    row = Operator(name="f", kind=Kind.KERNEL, operands=(), rule=OPERATORS["sin"].rule, source="f()")
+    assert not (row.writes or row.fills or row.change or row.saves or row.random or row.has_side_effect)
+    assert row.differentiable and row.bumps_version
 
 
 def test_every_family_has_rows() -> None:
@@ -384,6 +390,7 @@ def listed(heading: str) -> list[str]:
     text = (Path(__file__).parents[3] / "LIMITATIONS.md").read_text()
     section = text.split("## Never generated", 1)[1].split("\n## ", 1)[0]
     part = section.split(f"### {heading}", 1)[1].split("\n### ", 1)[0]
+    assert not re.search(r":\n\n(?!- )", part), "a list of nothing"
     return re.findall(r"^- `([\w.]+)`$", part, re.MULTILINE)
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from fuzz.cli import main
+from fuzz.commands import target_probes
+from fuzz.commands.output import FINDINGS
 from fuzz.commands.target_probes import _write_scripts
 from fuzz.errors import CapabilityFileError, ConfigurationError
 from fuzz.features.traits import TRAITS, traits
@@ -144,6 +146,28 @@ def test_a_crash_and_a_hang_are_answers(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_a_target_that_takes_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match=r"takes no tensor of any dtype.*never"):
         ask("picky_backend:empty", monkeypatch)
+
+
+def test_the_command_writes_a_file_and_says_what_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """(What would be asked is asked elsewhere.) The folder is made before minutes are spent."""
+    file = tmp_path / "deep" / "mine.toml"
+
+    def asked(*_: object, **__: object) -> list[Answer]:
+        assert file.parent.is_dir()
+        return ANSWERS
+
+    monkeypatch.setattr(target_probes, "probe_target", asked)
+    assert main(["probe", "--target", "eager", "--out", str(file), "--json"]) == FINDINGS
+    assert "operator: sin_" in read_lacked_traits(file)
+    shown = json.loads(capsys.readouterr().out)
+    assert [row["trait"] for row in shown["answers"]] == [answer.trait for answer in ANSWERS]
+    (tmp_path / "taken").touch()
+    assert main(["probe", "--target", "eager", "--out", str(tmp_path / "taken" / "mine.toml")]) not in (
+        0,
+        FINDINGS,
+    )
 
 
 ANSWERS = [
