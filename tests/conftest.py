@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from aot import config as aot_config
+from bench.fuzzer.cases import forked
 from oracles.findings import CLAUSES
 from oracles.observation.mode_stacks import recording_leaked_modes
 
@@ -56,6 +58,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("default_device", devices, indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select the tests of a clause. Skip what needs a GPU where there is none; pytest's summary counts it.
     Begin with campaigns, of which some take a minute, so that no worker is left with one at the end."""
@@ -63,12 +66,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if clause not in clauses_of(item)]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if clause in clauses_of(item)]
+    _leave_to_the_night(items)
     items.sort(key=lambda item: not item.nodeid.startswith("tests/fuzz/"))
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device (issue 11)"))
+
+
+def _leave_to_the_night(items: list[pytest.Item]) -> None:
+    """Mark what a `sampled` test leaves out of each run: all but one of n of its parameters."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("sampled")
+        if mark is not None:
+            name = item.nodeid.partition("[")[0]
+            if seen[name] % mark.args[0]:
+                item.add_marker(pytest.mark.nightly)
+            seen[name] += 1
 
 
 def clauses_of(item: pytest.Item) -> set[str]:
@@ -134,9 +150,17 @@ def small_inductor(fresh_dynamo: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def forkable() -> None:
-    """Skip tests of a module whose forks would use a GPU that this process has used before."""
+    """Skip a module whose forks cannot use what tests before have used: a GPU, or autograd's threads."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         pytest.skip("tests before have used CUDA, which no fork can then: run this file alone (issue 47)")
+    _, failure, _ = forked(_run_backward)
+    if "autograd's threading" in failure:
+        pytest.skip("tests before have started autograd's threads: run this file alone (issue 47)")
+    assert not failure
+
+
+def _run_backward(_: object) -> None:
+    torch.ones(2, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture

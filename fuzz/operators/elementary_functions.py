@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
+
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INTEGERS
 from fuzz.operators.kernel_rows import (
     ALL_NUMBERS,
@@ -58,12 +62,18 @@ _SPECIALS = (
     *("modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1"),
     *("spherical_bessel_j0", "airy_ai"),
 )
-_NO_DERIVATIVE = frozenset(_SPECIALS[7:])
+
+
+def _has_derivative(name: str) -> bool:
+    """Ask torch: some Bessel functions have had a derivative since torch 2.15."""
+    function: Callable[[torch.Tensor], torch.Tensor] = getattr(torch.special, name)
+    return function(torch.ones(1, requires_grad=True)).requires_grad
+
 
 ROWS = (
     *(_method(name) for name in _MATH),
     *(_method(name, REAL_AND_BOOL) for name in _REAL_MATH),
-    *(_special(name, grad=name not in _NO_DERIVATIVE) for name in _SPECIALS),
+    *(_special(name, grad=_has_derivative(name)) for name in _SPECIALS),
     unary("exp2_kernel", "torch.exp2({0})", ALL_NUMBERS),
     unary("ndtr_kernel", "torch.special.ndtr({0})", _BYTES_AND_FLOATS),
     unary("sinc_kernel", "torch.sinc({0})", ALL_NUMBERS - {"float16", "bfloat16"}),

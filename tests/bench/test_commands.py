@@ -87,6 +87,7 @@ def test_views_are_counted_once_and_what_is_dropped_is_not() -> None:
     assert follower.alive() == 0
 
 
+@pytest.mark.nightly
 def test_purity_counts_the_buckets_of_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     faults = ("--fault", "drops_mutation", "--fault", "leaks_grad_mode")
     found, shared = tables(capsys, "purity", "--cases", "25", "--jobs", "1", *faults)
@@ -150,6 +151,7 @@ def named(table: dict[str, Any]) -> list[dict[str, Any]]:
     return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("options", [(), ("--min-cut",)])
 def test_compiling_is_timed_beside_stock(
     options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -257,6 +259,7 @@ def test_cases_are_counted_and_their_time_adds_up(capsys: pytest.CaptureFixture[
     assert all(part["generate"] > 0 and part["judge"] > 0 for part in (ours, eager))
 
 
+@pytest.mark.nightly
 def test_sides_are_measured_in_turn() -> None:
     order: list[str] = []
 
@@ -302,6 +305,7 @@ def test_what_lies_above_inductor_is_timed(
     assert all(time > 0 for time in times)
 
 
+@pytest.mark.nightly
 def test_the_start_of_a_process_is_timed(capsys: pytest.CaptureFixture[str]) -> None:
     (started,) = tables(capsys, "start", "--rounds", "1", "--process", "aotfuzz --help", "import aot")
     rows = {row["process"]: row for row in named(started)}

@@ -143,6 +143,7 @@ def _run(workers: Workers, fault: Fault | None, **more: Any) -> Ran:
     return ran
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", MUST_FIND)
 def test_must_find(name: str, workers: Workers) -> None:
     fault = BY_NAME[name]
@@ -314,6 +315,7 @@ def test_faults_that_change_the_same_words_take_turns() -> None:
     assert sorted(pools) == sorted([one.name] for one in rivals)
 
 
+@pytest.mark.nightly
 def test_a_stream_finds_each_of_many_faults_by_itself(workers: Workers) -> None:
     names = [*MUST_FIND, *_HIDDEN]
     outcome = workers.search(0, [BY_NAME[name] for name in dict.fromkeys(names)], 90.0, CASES).result()
@@ -366,6 +368,7 @@ def test_plain_programs_neither_write_nor_share_memory() -> None:
         assert not any(row.metadata or row.writes for row in rows)
 
 
+@pytest.mark.nightly
 def test_a_stream_survives_a_crash_and_counts_refusals(workers: Workers) -> None:
     crash, refuse = (
         _LEAVE,

@@ -48,12 +48,14 @@ def compiling(program: compile_time.Program) -> Sides:
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", COMPILES)
 def test_compiling_is_no_slower_than_it_was(name: str) -> None:
     sides = compiling(compile_time.PROGRAMS[name])
     assert not is_slow(sides["aot"], sides["stock"], COMPILES[name])
 
 
+@pytest.mark.nightly
 def test_a_traced_operation_takes_no_longer_than_it_did() -> None:
     program = compile_time.chain(CHAIN)
     sides = compiling(program)

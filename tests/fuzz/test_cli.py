@@ -108,6 +108,7 @@ def test_a_run_for_people_prints_tables(capsys: pytest.CaptureFixture[str]) -> N
     assert len(list(Path("campaigns").iterdir())) == 1
 
 
+@pytest.mark.nightly
 def test_a_reader_who_leaves_changes_nothing() -> None:
     command = [sys.executable, "-m", "fuzz.cli", "run", "--target", "eager", "--cases", "5", "--out", "found"]
     environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
@@ -122,6 +123,7 @@ def test_a_reader_who_leaves_changes_nothing() -> None:
     assert (Path("found") / "report.html").is_file()
 
 
+@pytest.mark.nightly
 def test_a_full_disk_ends_a_run_with_words_and_an_intact_file() -> None:
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"

@@ -18,6 +18,7 @@ from fuzz.targets.builtin_targets import SHIPPED
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["compile", "target"])
 def test_the_example_is_found_wrong(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -172,6 +172,7 @@ def check(case: Case) -> None:
     assert keeping.input_info == (case.claim(only_data and not keeping.is_train),)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("grad", [True, False], ids=["grad", "no grad"])
 @pytest.mark.parametrize("result", RESULTS, ids=lambda result: result.value)
 @pytest.mark.parametrize("argument", ARGUMENTS, ids=["plain", "leaf", "non-leaf"])

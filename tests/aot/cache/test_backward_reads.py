@@ -444,6 +444,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.nightly
 @needs_followed_bytecode
 def test_another_process_does_not_get_what_an_older_one_has_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

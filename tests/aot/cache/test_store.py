@@ -112,6 +112,7 @@ ODD: list[Any] = [
 ]
 
 
+@pytest.mark.nightly
 @given(data=st.data())
 @settings(
     deadline=None, max_examples=300, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]

@@ -225,6 +225,7 @@ def of(region: Callable[[], Any], steps: Callable[[], Any]) -> Any:
         return type(error)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("function", "front_end"),
     [

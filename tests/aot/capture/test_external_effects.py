@@ -228,6 +228,7 @@ def test_a_joint_graph_has_what_its_backward_does() -> None:
     assert len(backward.graph.find_nodes(op="call_function", target=OPS.log.default)) == 1
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("function", [forward_only, two_results])
 def test_below_inductor(function: Callable[[Tensor], Any]) -> None:
     inductor = Inductor.configured()

@@ -285,6 +285,7 @@ def test_a_module_keeps_its_parameters() -> None:
             assert torch.equal(parameter.grad, gradient)  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("backend", ["aotfuzz", "aotfuzz_inductor"])
 @pytest.mark.parametrize(
     "function", [closure, views, nested, several_results, literals], ids=lambda function: function.__name__

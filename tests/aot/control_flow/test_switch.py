@@ -54,6 +54,7 @@ def one_branch(index: Any, x: Tensor, y: Tensor) -> Any:
 FUNCTIONS = [three_branches, two_results, reads_outside, within_a_cond, one_branch]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("index", [-3, 0, 1, 2, 7])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_agrees_with_eager(function: Callable[..., Any], index: int) -> None:

@@ -397,6 +397,7 @@ BELOW = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("function", BELOW, ids=lambda f: f.__name__)
 def test_loops_with_inductor_below(function: Callable[..., Any]) -> None:
     """A loop with several results, some without gradients, and one in a branch run always; others nightly."""

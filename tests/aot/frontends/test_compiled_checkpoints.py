@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 import aot
 from tests.support.agreement import leaf
+from tests.support.versions import needs_torch
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.clause("gradients", "randomness")]
 
@@ -229,7 +230,12 @@ TAKING_A_NUMBER: dict[str, Callable[[Tensor, float], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", TAKING_A_NUMBER)
+_IN_A_LOOP = needs_torch("<2.15", "torch 2.15 refuses a float that changes in a `while_loop`, in eager too")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=_IN_A_LOOP if name == "a loop" else ()) for name in TAKING_A_NUMBER]
+)
 def test_a_number_that_changes_is_the_number_of_each_call(name: str) -> None:
     """Dynamo hands over a float that has changed as a tensor, which operators that take functions get."""
 

@@ -56,6 +56,7 @@ def test_a_graph_without_a_backward_writes_to_its_inputs() -> None:
     torch.testing.assert_close(y, expected)
 
 
+@pytest.mark.nightly
 def test_offsets_are_counted_from_the_beginning_of_a_storage() -> None:
     def f(x: Tensor, y: Tensor) -> Tensor:
         x.mul_(2)
@@ -151,6 +152,7 @@ COPYING = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("function", COPYING)
 def test_a_copy_lies_elsewhere(function: Callable[..., Any]) -> None:
     def run(called: Callable[..., Any]) -> list[Tensor]:
@@ -165,6 +167,7 @@ def test_a_copy_lies_elsewhere(function: Callable[..., Any]) -> None:
         assert torch.equal(value, expected)
 
 
+@pytest.mark.nightly
 def test_results_have_the_dtype_and_lie_as_in_eager() -> None:
     def judged(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.any(), x.any(0)  # of uint8, as no other dtype's
@@ -185,6 +188,7 @@ def test_results_have_the_dtype_and_lie_as_in_eager() -> None:
         torch.testing.assert_close(compiled(function)(x), expected)
 
 
+@pytest.mark.nightly
 def test_zeros_without_memory() -> None:
     def f(x: Tensor) -> Tensor:
         half = x.sgn()
@@ -202,6 +206,7 @@ def test_zeros_without_memory() -> None:
     assert torch.equal(compiled(lambda t: t + 1)(given), torch.ones(3))
 
 
+@pytest.mark.nightly
 def test_operations_that_are_made_of_writes() -> None:
     """The gradient of `cumprod` is computed by operations that write in place."""
     gradients = []
@@ -244,6 +249,7 @@ def test_draws_are_eagers() -> None:
     assert all(map(torch.equal, *drawn))
 
 
+@pytest.mark.nightly
 def test_draws_are_made_before_they_are_read_and_in_the_order_of_memory() -> None:
     """Inductor fuses what reads a Bernoulli draw with a normalization before it, and runs that too early."""
 
@@ -282,6 +288,7 @@ def test_what_inductor_cannot_take_apart_stays_whole() -> None:
     assert x.grad is not None and x.grad.shape == (0,)
 
 
+@pytest.mark.nightly
 def test_an_index_of_no_dimensions() -> None:
     """The decomposition of `take` reads it as a number."""
 
@@ -302,6 +309,7 @@ def _diagonal_and_whole(x: Tensor) -> None:
     x.copy_(x.flip(0) + x)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("f", [_diagonals, _diagonal_and_whole])
 def test_what_is_read_between_two_writes(f: Callable[[Tensor], None]) -> None:
     """Inductor writes in place, and fuses the second write with a read of other elements."""
@@ -342,6 +350,7 @@ def _writes_to_a_part(x: Tensor) -> Tensor:
     return y * x
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "f",
     [_reads_an_argument_before, _copies_an_argument_before, _reads_a_draw_before, _writes_to_a_part],
@@ -370,6 +379,7 @@ def test_a_graph_without_inputs() -> None:
     assert compiled(f)(torch.ones(2)).tolist() == [0, 3, 6]
 
 
+@pytest.mark.nightly
 def test_a_part_of_what_is_joined_shown_as_another_dtype() -> None:
     """Inductor computes it where it is joined, and demands that it be aligned."""
 
@@ -426,6 +436,7 @@ def test_complex_products_of_nothing() -> None:
     assert product.shape == (0, 0) and x.grad is not None and x.grad.shape == (0,)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("grad", [False, True])
 def test_complex_numbers_written_to_a_part_of_real_ones(grad: bool) -> None:
     """Inductor does not see that views of complex numbers are written to, and read them as bytes before."""
@@ -441,6 +452,7 @@ def test_complex_numbers_written_to_a_part_of_real_ones(grad: bool) -> None:
     assert torch.equal(mine, eagers)
 
 
+@pytest.mark.nightly
 def test_a_size_that_depends_on_known_values() -> None:
     """The second derivative of a trace asks which of the diagonal's places are the same."""
 
@@ -459,6 +471,7 @@ def test_a_size_that_depends_on_known_values() -> None:
         torch.testing.assert_close(second(compiled(f), x), second(f, x))
 
 
+@pytest.mark.nightly
 def test_operations_made_of_others_that_take_symbols_in_python_alone() -> None:
     def f(x: Tensor) -> Tensor:
         return nn.functional.pad(x, (1, 1), mode="reflect").exp()
@@ -501,6 +514,7 @@ def _operands(dtype: torch.dtype, *shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.arange(math.prod(shape)).reshape(shape).to(dtype) + 1 for shape in shapes]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32])
 @pytest.mark.parametrize(
     "f",

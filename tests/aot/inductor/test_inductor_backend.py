@@ -35,6 +35,7 @@ print(x.grad.sum().item())
 """
 
 
+@pytest.mark.nightly
 def test_the_first_compile_of_a_process_decomposes() -> None:
     ran = subprocess.run([sys.executable, "-c", _FIRST], capture_output=True, text=True, check=False)
     assert ran.stdout.strip() == "4.0", ran.stderr
@@ -72,6 +73,7 @@ def mlp(*layers: nn.Module) -> Model:
     return Model(module, (torch.rand(3, 4), torch.rand(3, 2)), nn.functional.mse_loss)
 
 
+@pytest.mark.nightly
 def test_a_module_trains_with_eagers_random_numbers_and_statistics() -> None:
     assert_trains_as_eager(lambda: mlp(nn.BatchNorm1d(8), nn.Dropout(0.5)), 3)
 
@@ -217,6 +219,7 @@ def test_inputs_that_are_marked_stay_where_they_are_and_others_do_not() -> None:
     assert told[1:] == [[(2,)], []]
 
 
+@pytest.mark.nightly
 def test_sizes_that_are_symbols(caplog: pytest.LogCaptureFixture) -> None:
     """Also what Inductor assumes of them (the length of a diagonal), from its cache as well as anew."""
 

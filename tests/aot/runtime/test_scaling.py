@@ -38,6 +38,7 @@ def work(function: Callable[..., Any], *arguments: Any) -> int:
     return count
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_work_grows_linearly(name: str) -> None:
     function, make = PROGRAMS[name]

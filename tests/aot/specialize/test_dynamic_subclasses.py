@@ -138,6 +138,7 @@ TANGENTS: dict[str, Callable[[int, int], Tensor]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize(
     ("result", "tangent"),

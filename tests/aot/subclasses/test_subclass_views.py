@@ -81,6 +81,7 @@ FUNCTIONS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("views", VIEWS)
 @pytest.mark.parametrize("grad", [False, True], ids=["of no leaf", "of what requires grad"])

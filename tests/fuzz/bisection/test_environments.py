@@ -64,6 +64,7 @@ def test_what_pip_says_is_told_and_nothing_is_left(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_a_constraint_that_forbids_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environments, "dependencies", lambda: ())
     wheel(tmp_path, "9.9.0")

@@ -79,6 +79,7 @@ def test_dynamo_is_blamed_with_two_commands(tmp_path: Path) -> None:
     assert blame.wrong.text.endswith(f"TORCH_BISECT_BACKEND=eager {' '.join(script)}")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -31,6 +31,7 @@ def _harm(seed: int) -> dict[int, int]:
     return {index: kind for index, kind in harm.items() if kind is not None}
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_every_case_is_accounted_for_exactly_once(tmp_path: Path) -> None:
     seeds = ((seed, _harm(seed)) for seed in itertools.count(1))

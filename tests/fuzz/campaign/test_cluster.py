@@ -173,6 +173,7 @@ def two(node: Node) -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.nightly
 def test_a_lease_that_is_late_is_issued_again_and_answered_once(two: Cluster) -> None:
     item = {"kind": "case", "seed": 0, "index": 1, "profile": "mixed", "device": "cpu", "target": "eager"}
     job = Job((item, item), -0.9)

@@ -75,6 +75,7 @@ def of_wrong_compilers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
         return folder, _run(*WRONG, "eager", folder=folder, cases=12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("target", "clause"),
     [
@@ -104,6 +105,7 @@ def test_a_doubled_gradient_of_a_duplicate_is_found() -> None:
     assert "=" in bucket.name.split("/")[-1], "the reduced program still passes an argument twice"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("target", "kind"), [("segfaults", "crashes"), ("exits", "crashes"), ("hangs", "timeouts")]
 )

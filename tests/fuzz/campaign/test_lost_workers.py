@@ -111,6 +111,7 @@ def test_a_fork_server_that_dies_is_said_to(
         )
 
 
+@pytest.mark.nightly
 def test_a_scheduler_that_dies_is_said_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

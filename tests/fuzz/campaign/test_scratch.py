@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -92,6 +93,11 @@ def test_sockets_lie_elsewhere_where_their_path_would_be_too_long(
         assert tempfile.gettempdir() == str(deep)
 
 
+def _without_leaks(text: str) -> str:
+    """What a process wrote, without what Triton's bindings report at exit (CUDA builds of torch 2.15)."""
+    return re.sub(r"nanobind: leaked .*?refleaks\.html\n?", "", text, flags=re.DOTALL)
+
+
 def test_a_pool_leaves_nothing_and_a_killed_one_nothing_for_good(tmp_path: Path) -> None:
     script = tmp_path / "lease.py"
     script.write_text(LEASE)
@@ -101,7 +107,11 @@ def test_a_pool_leaves_nothing_and_a_killed_one_nothing_for_good(tmp_path: Path)
         run = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
         assert run.stdout == "[True]\n", run.stderr
         # (Inductor's cache is for the next session.)
-        return run.returncode, run.stderr, [name for name in os.listdir(folder) if "inductor" not in name]
+        return (
+            run.returncode,
+            _without_leaks(run.stderr),
+            [name for name in os.listdir(folder) if "inductor" not in name],
+        )
 
     with tempfile.TemporaryDirectory() as folder:  # with a short path, as the temporary folder has
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": folder}

@@ -255,6 +255,7 @@ def test_there_are_recorded_cases() -> None:
     assert {target for _, target, _ in RECORDED} >= {"aot", "torch-aot-eager"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "target", "state"), [_on_its_device(*one) for one in RECORDED])
 def test_a_recorded_case_still_does_what_its_file_says(name: str, target: str, state: str) -> None:
     file = Path(__file__).parents[3] / "corpus" / name

@@ -182,6 +182,7 @@ def test_each_text_of_a_file_is_walked() -> None:
     assert len(places) > 30
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_text_of_a_file_runs_or_is_lost_in_a_traceback(
     kind: str, capsys: pytest.CaptureFixture[str]
@@ -319,6 +320,7 @@ def test_a_name_of_a_file_is_data(capsys: pytest.CaptureFixture[str]) -> None:
         assert "good.json" in out or "6 cases" in err or "1 cases" in err
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_campaign_of_a_stranger_is_data(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = HOSTILE[kind]

@@ -154,6 +154,7 @@ def test_the_text_runs_alone_and_says_what_differs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "no difference\n"), done.stderr
 
 
+@pytest.mark.nightly
 def test_the_documented_example_prints_what_the_documentation_says() -> None:
     text = (Path(__file__).parents[3] / "docs" / "fuzz-your-backend.md").read_text()
     section = text[text.index("## A function of your own") :]

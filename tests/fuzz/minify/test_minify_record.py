@@ -132,6 +132,7 @@ def test_each_reason_has_its_error() -> None:
     assert issubclass(DifferenceLost, MinifyError)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("start", range(0, 80, 20))
 def test_a_recording_does_what_generated_functions_do(start: int) -> None:
     """Nothing but a custom function or operator, a hook, checkpoint, a tensor subclass, what is lazily

@@ -142,6 +142,7 @@ def without_kernels(name: str) -> frozenset[str]:
     return frozenset({"bfloat16"} if lacking else ())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", RUNNING)
 def test_what_autocast_makes_of_a_row_is_known(name: str, dtype: str) -> None:

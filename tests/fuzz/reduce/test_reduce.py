@@ -261,6 +261,7 @@ def test_everything_can_go() -> None:
         assert program.scenario == Scenario()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("one", PASSES, ids=lambda one: one.name)
 def test_a_pass_keeps_its_promises(one: object) -> None:
     """Valid candidates are smaller, edits are deterministic, and every subset can be asked for."""

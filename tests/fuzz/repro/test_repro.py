@@ -52,6 +52,7 @@ def _found(program: Program, name: str) -> Finding:
     return buckets.primary_finding(execute(program, target).findings)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("program", "name", "shown"),
     [

@@ -97,6 +97,7 @@ def test_what_appears_and_what_is_gone_is_told_and_reduced(compared: tuple[Path,
     assert (folder / "comparison.html").is_file() and (folder / "before" / "report.html").is_file()
 
 
+@pytest.mark.nightly
 def test_a_comparison_that_is_done_is_resumed_at_once_and_made_longer(compared: tuple[Path, _Ended]) -> None:
     folder, _ = compared
     kept = (folder / "examples.jsonl").read_text()
@@ -154,6 +155,7 @@ def test_an_interrupted_comparison_of_one_interpreter_goes_on_and_shows_no_diffe
     assert not ended.data["interrupted"]
 
 
+@pytest.mark.nightly
 def test_an_interpreter_that_cannot_leaves_nothing_behind(tmp_path: Path) -> None:
     torchless = write_script(
         tmp_path / "torchless",
