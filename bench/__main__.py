@@ -23,7 +23,16 @@ from bench.compiler import (
     scaling,
     startup,
 )
-from bench.fuzzer import bisection, bucket_purity, detection, mutmut, nnsmith, reach, throughput
+from bench.fuzzer import (
+    bisection,
+    bucket_purity,
+    detection,
+    mutmut,
+    nnsmith,
+    operator_coverage,
+    reach,
+    throughput,
+)
 from bench.report import emit
 
 # Each has a docstring that says what it measures, `configure(parser)` and `measure(options) -> tables`; one
@@ -41,6 +50,7 @@ COMMANDS: dict[str, ModuleType] = {
     "mutants": mutmut,
     "nnsmith": nnsmith,
     "objects": heap_size,
+    "operators": operator_coverage,
     "opinfo": opinfo,
     "partition": partition,
     "power": detection,

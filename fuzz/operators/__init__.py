@@ -13,6 +13,7 @@ from fuzz.operators import (
     autograd_functions,
     backward_writes,
     binary_functions,
+    copy_kernels,
     creation,
     custom,
     data_sizes,
@@ -41,6 +42,7 @@ from fuzz.operators import (
     special_views,
     subclasses,
     views,
+    window_kernels,
 )
 from fuzz.operators.row import (
     Aliasing,
@@ -106,6 +108,8 @@ def _operator_table() -> Mapping[str, Operator]:
         matrix_kernels,
         list_kernels,
         size_kernels,
+        copy_kernels,
+        window_kernels,
         refused_kernels,
     ):
         for row in family.ROWS:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
-
 from fuzz.operators.dtypes import BOOL, COMPLEX, FLOATS, INTEGERS
 from fuzz.operators.kernel_rows import (
     ALL_NUMBERS,
@@ -44,11 +40,16 @@ def _test(name: str, dtypes: frozenset[str] = REAL_AND_BOOL) -> Operator:
 
 
 def _special(name: str, dtypes: frozenset[str] = _BYTES_AND_FLOATS, *, grad: bool = True) -> Operator:
-    return unary(f"special_{name}", _SPECIAL.format(name), dtypes, grad=grad)
+    source = _SPECIAL.format(name) if grad else _SPECIAL.format(name).replace("{0}", "{0}.detach()")
+    return unary(f"special_{name}", source, dtypes, grad=grad)
 
 
 def _activation(name: str, more: str = "", suffix: str = "", dtypes: frozenset[str] = FLOATS) -> Operator:
     return unary(f"{name}{suffix}_kernel", _NN.format(name, more), dtypes, same)
+
+
+def _int32(dtype: str) -> str:
+    return "int32"
 
 
 _MATH = (
@@ -64,16 +65,13 @@ _SPECIALS = (
 )
 
 
-def _has_derivative(name: str) -> bool:
-    """Ask torch: some Bessel functions have had a derivative since torch 2.15."""
-    function: Callable[[torch.Tensor], torch.Tensor] = getattr(torch.special, name)
-    return function(torch.ones(1, requires_grad=True)).requires_grad
-
+# Before torch 2.15 none of these has a derivative. Programs are the same with every torch: they ask for none.
+_NO_DERIVATIVE = frozenset(_SPECIALS[7:])
 
 ROWS = (
     *(_method(name) for name in _MATH),
     *(_method(name, REAL_AND_BOOL) for name in _REAL_MATH),
-    *(_special(name, grad=_has_derivative(name)) for name in _SPECIALS),
+    *(_special(name, grad=name not in _NO_DERIVATIVE) for name in _SPECIALS),
     unary("exp2_kernel", "torch.exp2({0})", ALL_NUMBERS),
     unary("ndtr_kernel", "torch.special.ndtr({0})", _BYTES_AND_FLOATS),
     unary("sinc_kernel", "torch.sinc({0})", ALL_NUMBERS - {"float16", "bfloat16"}),
@@ -84,6 +82,12 @@ ROWS = (
     _exact("square", REAL_NUMBERS | COMPLEX),
     _exact("relu"),
     _exact("bitwise_not", INTEGERS | BOOL),
+    unary("frexp_mantissa", "torch.frexp({0})[0]", SINGLE),
+    unary("frexp_exponent", "torch.frexp({0})[1]", SINGLE, _int32, grad=False),
+    *(
+        unary(name, f"torch.special.{name}({{0}}, 3)", SINGLE, grad=False)
+        for name in ("legendre_polynomial_p", *(f"shifted_chebyshev_polynomial_{kind}" for kind in "tuvw"))
+    ),
     kernel_row(
         "round_decimals",
         "torch.round({0}, decimals={decimals})",

@@ -124,6 +124,11 @@ def _itself(sizes: Sequence[Size]) -> Size:
     return sizes[0]
 
 
+def _one_less(sizes: Sequence[Size]) -> Size:
+    _require(sizes[0] == sizes[1])
+    return sizes[0][:-1]
+
+
 def _row(sizes: Sequence[Size]) -> Size:
     return sizes[0][:1]
 
@@ -266,5 +271,37 @@ ROWS = (
         "lu_solve",
         _gram("torch.linalg.lu_solve(*torch.linalg.lu_factor({}), {{0}})").replace("{{0}}", "{0}"),
         _itself,
+    ),
+    _function("deprecated_cholesky", _gram("torch.cholesky({})"), _itself),
+    _function(
+        "cholesky_solve",
+        _gram("torch.cholesky_solve({{0}}, torch.linalg.cholesky({}))").replace("{{0}}", "{0}"),
+        _itself,
+    ),
+    _function("lu_factors", _gram("torch.linalg.lu({})[2]"), _itself),
+    _function("lu_unpack", _gram("torch.lu_unpack(*torch.linalg.lu_factor({}))[2]"), _itself),
+    _function(
+        "ldl_solve",
+        _gram("torch.linalg.ldl_solve(*torch.linalg.ldl_factor({}), {{0}}).detach()").replace("{{0}}", "{0}"),
+        _itself,
+        SINGLE,
+        grad=False,
+    ),
+    _function(
+        "lstsq",
+        _gram("torch.linalg.lstsq({}, {{0}}).solution").replace("{{0}}", "{0}"),
+        _itself,
+    ),
+    _function("geqrf", "torch.geqrf({0}.detach())[0]", _itself, SINGLE, grad=False),
+    _function("ormqr", "torch.ormqr(*torch.geqrf({0}.detach()), {0})", _itself, SINGLE),
+    _function("householder_product", "torch.linalg.householder_product({0}, {0}[0])", _itself),
+    *(
+        kernel_row(
+            name,
+            f"torch.{source}({{0}}, {{1}})",
+            (operand(_SMOOTH), _SAME_DTYPE),
+            _product(_one_less, rank, rank),
+        )
+        for name, source, rank in (("vdot", "vdot", 1), ("vecdot", "linalg.vecdot", 2))
     ),
 )
