@@ -129,7 +129,8 @@ ROWS = (
     binary("div_floor", "torch.div({0}, {1}, rounding_mode='floor')", FLOATS),
     binary("div_trunc", "torch.div({0}, {1}, rounding_mode='trunc')", FLOATS),
     *(
-        binary(f"{name}_nonzero", f"torch.{name}({{0}}, {{1}}.bitwise_or(1){more})", INTEGERS)
+        # The last two bits are 01: no zero, and no -1, by which the least integer ends the process.
+        binary(f"{name}_nonzero", f"torch.{name}({{0}}, {{1}}.bitwise_or(3).bitwise_xor(2){more})", INTEGERS)
         for name, more in (
             ("fmod", ""),
             ("remainder", ""),
