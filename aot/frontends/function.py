@@ -20,6 +20,7 @@ from aot.capture.autograd.engine import RetracePoint
 from aot.capture.cast_inputs import CallCasts, CastInputs, find_cast_inputs
 from aot.capture.inputs import with_fake_tensors
 from aot.capture.intercept.inner_gradients import with_outer_graph_check
+from aot.capture.intercept.number_calls import NumberAsked, no_redirections
 from aot.capture.recorder.autocast_cache import CastsDiffer
 from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.threads import trace_lock
@@ -135,6 +136,7 @@ class CompiledFunction:
         self._general: dict[object, tuple[Specialization, ...]] = {}
         self._static_only: set[object] = set()
         self._inline_cache = InlineCache()
+        self._redirections = no_redirections()
         self._attributes = AttributeNames()  # of tensors, which the function may read
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
@@ -263,11 +265,9 @@ class CompiledFunction:
             arguments = analyze_arguments(leaves)
             key = self._key(tree, arguments)
             found = self._known_specialization(key, arguments)
-            return (
-                self._compile_unless_refused(key, arguments, args, kwargs, ahead=True)
-                if found is None
-                else found[0]
-            )
+            if found is not None:
+                return found[0]
+            return self._compile_unless_refused(key, arguments, args, kwargs, ahead=True)
 
     def _compile_unless_refused(
         self,
@@ -347,6 +347,8 @@ class CompiledFunction:
                 return specialization or self._specialize(casts, spec, inference, None, ahead)
             except CastsDiffer as difference:
                 casts = casts.differing(difference, arguments)
+            except NumberAsked as asked:
+                self._redirections.update(asked.redirections)
 
     def _key(self, tree: Hashable, arguments: Arguments) -> Key:
         around = (
@@ -378,12 +380,7 @@ class CompiledFunction:
         return StaticSizes(self._static(arguments), unmarked=not self._dynamic)
 
     def _specialize_dynamic(
-        self,
-        general: object,
-        casts: CastInputs,
-        spec: pytree.TreeSpec,
-        inference: bool,
-        ahead: bool,
+        self, general: object, casts: CastInputs, spec: pytree.TreeSpec, inference: bool, ahead: bool
     ) -> Specialization | None:
         """Compile for more sizes than these; None where that cannot be done."""
         arguments = casts.arguments
@@ -400,7 +397,7 @@ class CompiledFunction:
             try:
                 symbols = SymbolicSizes(tensors, roots, numbers, constant, traced, wrappers)
                 specialization = self._specialize(casts, spec, inference, symbols, ahead)
-            except CastsDiffer:
+            except (CastsDiffer, NumberAsked):
                 raise
             except Exception as error:  # (What the function raises itself, it raises once more.)
                 reason = f"{self.__name__}: each size for itself, {type(error).__name__}"
@@ -587,6 +584,7 @@ class CompiledFunction:
             self.seeds,
             casts.candidates,
             functools.partial(self._title, arguments),
+            self._redirections,
         )
         static = self._static(arguments)
         static |= casts.of(static)

@@ -168,7 +168,7 @@ def _expression_nodes(expression: Any, inputs: Mapping[Any, fx.Node], graph: fx.
         _require(inputs, symbol)
     try:
         return symbolic_shapes.symbol_nodes(expression, inputs, graph)
-    except (TypeError, AttributeError) as error:  # a function of Python's that takes numbers alone
+    except Exception as error:  # a function of Python's that takes numbers alone, or none of Python's
         raise DataDependentValue(
             f"a graph cannot compute {expression}, which follows from a tensor's value ({error}); compute "
             f"with tensors, or outside"

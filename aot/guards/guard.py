@@ -14,7 +14,7 @@ import operator
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -108,6 +108,10 @@ class Guards:
 
     guards: tuple[Guard, ...]
     hold: Callable[[], bool]
+
+    def functions(self) -> list[FunctionType]:
+        """The functions whose code they have looked through."""
+        return [one.owner for one in self.guards if one.name == "__code__"]
 
     def changed(self) -> list[str]:
         """The paths of what is not as it was."""

@@ -94,6 +94,15 @@ class GuardTracker:
         return self._walk.reachable_objects()
 
     @property
+    def is_tracing_calls(self) -> bool:
+        """Whether code is looked through as it is called, and not before."""
+        return self._called is not None
+
+    def reached_functions(self) -> list[types.FunctionType]:
+        """The functions whose code has been looked through so far."""
+        return self.guards.functions()
+
+    @property
     def attribute_names(self) -> AttributeNames:
         """What the code that was looked through so far may read of tensors that are given to it."""
         return self._walk.attribute_names

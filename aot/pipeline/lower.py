@@ -30,6 +30,7 @@ from aot.backends.compilers import (
 )
 from aot.capture.autograd.engine import RetracePoint
 from aot.capture.intercept import metadata_reads, streams
+from aot.capture.intercept.number_calls import Redirections, calls_redirected
 from aot.capture.intercept.patches import patched
 from aot.capture.intercept.symints import symints_as_ints
 from aot.capture.recorder.autocast_cache import Candidate
@@ -71,6 +72,7 @@ class CompileOptions:
         seeds: whether the function may set a random generator's state.
         candidates: which arguments are casts of others.
         title: names a tensor of the call in a message.
+        redirections: functions of which the trace runs other code.
     """
 
     decompositions: dict[Any, Callable[..., Any]]
@@ -81,6 +83,7 @@ class CompileOptions:
     seeds: bool
     candidates: tuple[Candidate, ...]
     title: Callable[[int], str]
+    redirections: Redirections
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,11 +163,16 @@ def lower(
                 tuple(zip(call.wrappers, call.metas, strict=True)),
             )
             made.given = functools.partial(input_values, primals, call.tensors)
-            until_end.enter_context(symints_as_ints(made.refuse_computed))
+            until_end.enter_context(symints_as_ints(made.is_computed))
             until_end.enter_context(made.values_at_hand())
             return made
 
-        with streams.recording_streams() as chosen:
+        # (Where the guards look at code as it is called, they know no other.)
+        redirected = None if noted.is_tracing_calls else options.redirections
+        with (
+            streams.recording_streams() as chosen,
+            calls_redirected(redirected, noted.reached_functions),
+        ):
             forward = trace_function(
                 noted.noting_input_writes(flat),
                 arguments,

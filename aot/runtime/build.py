@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,7 @@ def build(
     logs.log(logs.WRAPPER, "wrapper", lambda: source)
     namespace: dict[str, Any] = {
         **constants,
+        "math": math,
         "torch": torch,
         "set_grad_enabled": autograd_state.set_grad_enabled,
         # (Autocast is part of the key: it is at a call what it is now.)

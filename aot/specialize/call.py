@@ -20,7 +20,13 @@ from aot.tensors.constants import CONSTANTS, constant_key
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import SubclassCreationMeta, flatten_subclass, has_nested_ints, is_wrapper
 from aot.tensors.version_counters import counter_groups, has_counter
-from aot.torch_internals import autograd_state, function_transforms, pytree, script_objects
+from aot.torch_internals import (
+    autograd_state,
+    function_transforms,
+    pytree,
+    script_objects,
+    wrapper_subclasses,
+)
 
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
 _NO_CONTAINERS = _PLAIN.union(CONSTANTS)
@@ -255,7 +261,7 @@ def _check_tensor_argument(position: int, tensor: Tensor, transformed: bool) -> 
         raise errors.UnsupportedArgument(
             f"{what} {transform}, which a compiled graph would not see; transform inside of the function"
         )
-    if type(tensor) not in _PLAIN:
+    if type(tensor) not in _PLAIN and not wrapper_subclasses.acts_as_plain(tensor):
         raise errors.UnsupportedArgument(
             f"{what} is, or is made of, a {type(tensor).__name__}: of tensor subclasses, those can be "
             f"compiled that say what they are made of (__tensor_flatten__, __tensor_unflatten__); pass plain "

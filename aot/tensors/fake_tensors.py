@@ -18,6 +18,7 @@ from aot.tensors import views
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.version_counters import counter_groups, version_of
 from aot.torch_internals import autograd_state, plain_fakes, tensor_impl
+from aot.torch_internals.wrapper_subclasses import as_class_of
 
 _APART = "a view of a tensor that lies in other memory by now (set_, .data), which cannot be modelled"
 
@@ -81,6 +82,8 @@ def make_fakes(
         tensor_impl.set_lazy_bits(fake, real.is_conj(), real.is_neg())
         if isinstance(real, torch.nn.Parameter):
             fake = torch.nn.Parameter(fake, requires_grad=False)
+        elif type(real) is not Tensor:
+            fake = as_class_of(fake, real)
         if real.is_inference():  # what requires grad is a leaf, and it can be made so there alone
             with torch.inference_mode():
                 return fake.requires_grad_(real.requires_grad)
@@ -100,9 +103,10 @@ def make_fakes(
     fakes: list[Tensor] = []
     for tensor in tensors:
         root = root_of(tensor)
-        fakes.append(
-            roots[id(root)] if root is tensor else _fake_view(tensor, roots[id(root)], lying(tensor))
-        )
+        if root is tensor:
+            fakes.append(roots[id(root)])
+        else:
+            fakes.append(as_class_of(_fake_view(tensor, roots[id(root)], lying(tensor)), tensor))
     # Views hold the edge that their base had until here; from now on the base has one of its own, so that
     # the gradient through a view and the gradient through its base can be told apart.
     for name, fake in roots.items():

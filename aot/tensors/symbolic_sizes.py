@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aot.errors import DataDependentValue
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.subclasses import GradientLayout, SubclassCreationMeta, has_nested_ints, is_nested_int
 from aot.torch_internals import dynamo_api, symbolic_shapes, tensor_impl, torch_fakes
@@ -310,18 +309,9 @@ class SymbolicSizes:
         finally:
             self.given = self.concrete = None
 
-    def refuse_computed(self, number: Any) -> None:
-        """Refuse that the function goes one way or another as such a number is.
-
-        Raises:
-            DataDependentValue: it is one, or follows from one.
-        """
-        if symbolic_shapes.free_symbols(number) & self.computed.keys():
-            raise DataDependentValue(
-                "the function asks what a number is that depends on the values of a tensor (item, nonzero, "
-                "the size of what a mask selects): in a condition, in a range, or as text; compute with "
-                "tensors instead (torch.where), or outside"
-            )
+    def is_computed(self, number: Any) -> bool:
+        """Whether a symbolic number is one that a graph computes from values, or follows from one."""
+        return bool(symbolic_shapes.free_symbols(number) & self.computed.keys())
 
     def data_tests(self) -> list[Any]:
         """What is assumed of numbers that graphs compute, as expressions of symbols."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -214,12 +215,52 @@ def _symbol_printer() -> type[Any]:
 def symbol_nodes(expression: Any, inputs: Mapping[Any, torch.fx.Node], graph: torch.fx.Graph) -> Any:
     """Nodes that compute an expression of ``ShapeEnv``'s from the values of its symbols, or a constant."""
     from torch.utils._sympy.interp import sympy_interp
-    from torch.utils._sympy.reference import PythonReferenceAnalysis
 
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
     proxies = {symbol: torch.fx.Proxy(node, tracer) for symbol, node in inputs.items()}
-    value = sympy_interp(PythonReferenceAnalysis, proxies, expression)
+    value = sympy_interp(_node_analysis(), proxies, expression)
     return value.node if isinstance(value, torch.fx.Proxy) else value
+
+
+@functools.cache
+def _node_analysis() -> type[Any]:
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+    def node_of(function: Any, *args: Any) -> Any:
+        """A call of a Python function that does not know proxies; of numbers, what it returns."""
+        found = [one for one in args if isinstance(one, torch.fx.Proxy)]
+        return found[0].tracer.create_proxy("call_function", function, args, {}) if found else function(*args)
+
+    class NodeAnalysis(PythonReferenceAnalysis):
+        """Functions of numbers as nodes, those among them of which torch's class makes expressions."""
+
+        @staticmethod
+        def int_truediv(a: Any, b: Any) -> Any:
+            return a / b
+
+        @staticmethod
+        def reciprocal(x: Any) -> Any:
+            return 1.0 / x
+
+        @staticmethod
+        def square(x: Any) -> Any:
+            return x * x
+
+        @staticmethod
+        def trunc_to_int(x: Any, dtype: Any) -> Any:
+            return torch.sym_int(x)
+
+        # (No floor: that of a quotient stands for ``a // b`` as well, which Python computes otherwise.)
+
+        @staticmethod
+        def ceil_to_int(x: Any, dtype: Any) -> Any:
+            return node_of(math.ceil, x)
+
+        @staticmethod
+        def round_to_int(a: Any, dtype: Any) -> Any:
+            return node_of(round, a)
+
+    return NodeAnalysis
 
 
 def unbacked_symint() -> torch.SymInt:

@@ -8,13 +8,43 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 from torch.overrides import get_default_nowrap_functions
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-__all__ = ["cache_nowrap_functions", "is_dispatched_natively", "is_wrapper_subclass", "make_wrapper", "shell"]
+__all__ = [
+    "acts_as_plain",
+    "as_class_of",
+    "cache_nowrap_functions",
+    "is_dispatched_natively",
+    "is_wrapper_subclass",
+    "make_wrapper",
+    "shell",
+]
 
 
 is_wrapper_subclass: Callable[[object], bool] = is_traceable_wrapper_subclass
+
+
+def acts_as_plain(tensor: Tensor) -> bool:
+    """Whether operations on a tensor, in this thread and at this moment, are those on a plain one: its class
+    has a `__torch_function__` at most, and torch does not ask that."""
+    kind: Any = type(tensor)
+    if kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ or is_lazy(tensor):
+        return False
+    asked = kind.__torch_function__ is not torch._C._disabled_torch_function_impl
+    return not (asked and torch._C._is_torch_function_enabled())
+
+
+def as_class_of(fake: Tensor, tensor: Tensor) -> Tensor:
+    """What stands for a tensor, as one of its class: a view of the same if it is a view."""
+    kind = type(tensor)
+    if kind is Tensor or type(fake) is kind:
+        return fake
+    if tensor._is_view():
+        return fake.as_subclass(kind)
+    make: Any = Tensor._make_subclass
+    return make(kind, fake)  # type: ignore[no-any-return]
 
 
 def is_dispatched_natively(kind: type) -> bool:

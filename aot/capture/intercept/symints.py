@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from aot.capture.intercept.number_calls import value_refusal
 from aot.errors import DataDependentValue
 
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -28,14 +29,15 @@ _SHOWN_BY = "__repr__", "__str__", "__format__", "__getattribute__"
 
 
 @contextlib.contextmanager
-def symints_as_ints(refuse: Callable[[Any], None] = lambda _: None) -> Iterator[None]:
+def symints_as_ints(is_computed: Callable[[Any], bool] = lambda _: False) -> Iterator[None]:
     """While this lasts, symbols look like numbers to the user's code in this thread.
 
     Args:
-        refuse: raises for symbols that the user's code may not ask to be a number.
+        is_computed: whether a symbol depends on values, so that the user's code may not ask what it is.
 
     Raises:
-        DataDependentValue: something is done with a symbol that numbers can do, and symbols cannot.
+        DataDependentValue: it does; or something is done with a symbol that numbers can do, and symbols
+            cannot.
 
     Example:
         >>> with symints_as_ints():
@@ -45,7 +47,7 @@ def symints_as_ints(refuse: Callable[[Any], None] = lambda _: None) -> Iterator[
     thread = threading.get_ident()
     with contextlib.ExitStack() as undo:
         for symbolic, number in _NUMBERS.items():
-            for name, value in _symint_appearance(symbolic, number, thread, refuse).items():
+            for name, value in _symint_appearance(symbolic, number, thread, is_computed).items():
                 undo.callback(_put, symbolic, name, vars(symbolic).get(name))
                 setattr(symbolic, name, value)
         try:
@@ -59,6 +61,11 @@ def symints_as_ints(refuse: Callable[[Any], None] = lambda _: None) -> Iterator[
             ) from error
 
 
+_ASKED = (
+    "the function asks what a number is that depends on the values of a tensor (item, nonzero, the size of "
+    "what a mask selects): in a condition, in a range, or as text; compute with tensors instead "
+    "(torch.where), or outside"
+)
 _ABOUT_SYMBOLS = re.compile(r"\b(Sym(Int|Float|Bool)|Proxy)\b")
 
 
@@ -70,13 +77,14 @@ def _put(symbolic: type, name: str, was: Any) -> None:
 
 
 def _symint_appearance(
-    symbolic: type, number: type, thread: int, refuse: Callable[[Any], None]
+    symbolic: type, number: type, thread: int, is_computed: Callable[[Any], bool]
 ) -> dict[str, Any]:
     """The attributes of a class of symbols by which its instances are shown, and taken for numbers."""
     plain = {name: getattr(symbolic, name) for name in _SHOWN_BY}
 
     def shown(self: Any) -> Any:
-        refuse(self)
+        if is_computed(self):
+            raise DataDependentValue(_ASKED)
         return number(self)
 
     def repr_(self: Any) -> str:
@@ -92,8 +100,8 @@ def _symint_appearance(
 
     def asked(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def as_number(self: Any) -> Any:
-            if _is_symint_shown_to_user(thread):
-                refuse(self)
+            if _is_symint_shown_to_user(thread) and is_computed(self):
+                raise value_refusal(sys._getframe(1), convert.__name__, _ASKED)
             return convert(self)
 
         return as_number

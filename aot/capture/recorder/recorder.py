@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+import aot.capture.intercept.batch_norms
 import aot.capture.intercept.checkpoints
 import aot.capture.intercept.constructors  # noqa: F401  (methods that are replaced in a trace)
 from aot import errors

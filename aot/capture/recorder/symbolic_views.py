@@ -38,7 +38,7 @@ def symbolic_views(symbols: SymbolicSizes | None) -> Iterator[None]:
     if symbols is None:
         yield
     else:
-        with symints_as_ints(symbols.refuse_computed), SymbolicViewMode(symbols):
+        with symints_as_ints(symbols.is_computed), SymbolicViewMode(symbols):
             yield
 
 

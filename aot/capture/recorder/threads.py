@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, fx
 
 from aot.capture.intercept import metadata_reads
+from aot.capture.intercept.number_calls import value_refusal
 from aot.capture.intercept.patches import patched, replace
 from aot.capture.recorder.escapes import escape_error
 from aot.capture.recorder.thread_values import ConcreteValues
@@ -192,9 +193,11 @@ def _conversion_to_number(original: Callable[..., Any]) -> Callable[..., Any]:
         if plain_fakes.is_fake(self) and plain_fakes.are_fakes_allowed():
             value = self.item()
             if isinstance(value, SYMBOLIC):
-                raise DataDependentValue(
+                raise value_refusal(
+                    sys._getframe(1),
+                    original.__name__,
                     f"the function asks what a tensor is as a number ({original.__name__}); compute with the "
-                    f"tensor instead (torch.where), or with item()"
+                    f"tensor instead (torch.where), or with item()",
                 )
         return original(self)
 
