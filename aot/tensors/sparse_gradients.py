@@ -82,6 +82,12 @@ class SparseGradient(Tensor):
 
         return summed(total)
 
+    def to_dense(self, dtype: torch.dtype | None = None, *, masked_grad: bool | None = None) -> Tensor:
+        """What eager's method gives; ATen's asks for a layout, which is strided here."""
+        values = self.parts[0][1]
+        dense = _add(torch.zeros(self.shape, dtype=values.dtype, device=values.device), self)
+        return dense if dtype is None else dense.to(dtype)
+
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +113,32 @@ def test_through_torch_compile_and_with_other_options(name: str) -> None:
         expected, trained(MODULES[name], lambda m: aot.aot_module(m, aot.nop, partition_fn=cut))
     )
     assert_same_tensors(expected, trained(MODULES[name], lambda m: aot.aot_module(m, aot.nop, dynamic=True)))
+
+
+class MadeDense(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.to_dense()
+
+
+@pytest.mark.parametrize("through_dynamo", [False, True])
+def test_a_sparse_gradient_is_made_dense(through_dynamo: bool) -> None:
+    def f(x: Tensor, index: Tensor) -> Tensor:
+        return functional.embedding(index, MadeDense.apply(x * 2), sparse=True)
+
+    compiled = torch.compile(f, backend="aotfuzz") if through_dynamo else aot.aot_function(f, aot.nop)
+    gradients = []
+    for function in (f, compiled):
+        x = torch.ones(3, 2, requires_grad=True)
+        function(x, torch.tensor([1, 0, 1])).sum().backward()
+        assert x.grad is not None
+        gradients.append(x.grad)
+    assert gradients[1].layout is torch.strided
+    assert torch.equal(*gradients)
 
 
 def test_a_gradient_that_is_scaled_and_one_that_is_asked_for() -> None:
