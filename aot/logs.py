@@ -1,4 +1,5 @@
-"""The loggers: `aot.graphs`, `aot.joint`, `aot.wrapper`, `aot.guards` and `aot.cache`, at level DEBUG.
+"""The loggers, at level DEBUG: `aot.traced`, `aot.effects`, `aot.joint` and `aot.plan`, which print what a
+stage hands to the next one; `aot.graphs`, `aot.wrapper`, `aot.guards` and `aot.cache`.
 
 The environment variable ``AOT_LOGS``, such as ``AOT_LOGS=graphs,guards``, turns them on when `aot` is
 imported, and has them write to stderr.
@@ -12,12 +13,18 @@ import warnings
 from collections.abc import Callable
 
 GRAPHS = logging.getLogger("aot.graphs")  # each graph that is handed to a compiler
+TRACED = logging.getLogger("aot.traced")  # what the run of the function has left
+EFFECTS = logging.getLogger("aot.effects")  # what it did to arguments, and what its outputs are
 JOINT = logging.getLogger("aot.joint")  # forward and backward, before they are partitioned
+PLAN = logging.getLogger("aot.plan")  # what a call does besides running graphs
 WRAPPER = logging.getLogger("aot.wrapper")  # the generated code around graphs
 GUARDS = logging.getLogger("aot.guards")  # what a specialization rests on, and why there is another one
 CACHE = logging.getLogger("aot.cache")  # what is found on disk, and what is not kept there
 
-_LOGGERS = {logger.name.removeprefix("aot."): logger for logger in (GRAPHS, JOINT, WRAPPER, GUARDS, CACHE)}
+_LOGGERS = {
+    logger.name.removeprefix("aot."): logger
+    for logger in (TRACED, EFFECTS, JOINT, PLAN, GRAPHS, WRAPPER, GUARDS, CACHE)
+}
 
 
 def log(logger: logging.Logger, title: str, text: Callable[[], str]) -> None:

@@ -47,6 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=CLAUSES,
         help="run the tests that are marked with this clause of the contract alone",
     )
+    parser.addoption("--rewrite-golden", action="store_true", help="write the golden files anew")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -8,7 +8,7 @@ made. An output is a root or a view of one.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, fx
 
 from aot.capture.memory.metadata_log import MetadataMutation
 from aot.capture.memory.view_ops import CreationMode, ViewOp
+from aot.graph.graph_text import argument_text, labels, layout_text, section
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import SubclassCreationMeta
 from aot.torch_internals import autograd_state
@@ -37,6 +38,11 @@ class Value:
     where: Geometry
     history: Tensor | None
     inference: bool = False
+
+    def __str__(self) -> str:
+        words = [f"{self.node.name}, {layout_text(self.where)}"]
+        words += [] if self.history is None else ["has a history"]
+        return ", ".join([*words, *labels(self, "inference")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,13 @@ class Write:
     inference: bool = False
     carried: bool = False
 
+    def __str__(self) -> str:
+        flags = labels(
+            self, "tracked", "counted", "early", "base", "entry", "reinterpreted", "inference", "carried"
+        )
+        through = [] if self.through is None else [f"through {layout_text(self.through)}"]
+        return ", ".join([f"t{self.tensor} <- v{self.value}", *through, *flags])
+
 
 @dataclass(frozen=True, slots=True)
 class Memory:
@@ -79,6 +92,11 @@ class Memory:
     tensor: int | None = None
     value: int | None = None
     entry: bool = False
+
+    def __str__(self) -> str:
+        if self.tensor is None:
+            return f"memory of v{self.value}"
+        return f"memory of t{self.tensor}{' on entry' if self.entry else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +113,11 @@ class Rebound:
     where: Geometry
     assigned: bool
     mode: CreationMode
+
+    def __str__(self) -> str:
+        how = ".data =" if self.assigned else "set_"
+        place = f"put onto the {self.memory} as {layout_text(self.where)} by {how}"
+        return ", ".join([place, *self.mode.labels])
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +140,11 @@ class WrapperRebound:
     path: tuple[str, ...] = ()
     mode: CreationMode = CreationMode.BELOW_SUBCLASS
 
+    def __str__(self) -> str:
+        source = f"new storage {self.made}" if self.tensor is None else _path_text(self.tensor, self.source)
+        part = f".{'.'.join(self.path)} " if self.path else ""
+        return f"{part}put onto the storage of {source} as {layout_text(self.where)}"
+
 
 Change = MetadataMutation | Rebound | WrapperRebound
 
@@ -128,12 +156,18 @@ class ArgumentRoot:
     tensor: int
     path: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return _path_text(self.tensor, self.path)
+
 
 @dataclass(frozen=True, slots=True)
 class BaseRoot:
     """The base of an argument that is a view, where the base is not an argument."""
 
     tensor: int
+
+    def __str__(self) -> str:
+        return f"base of t{self.tensor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +176,9 @@ class ValueRoot:
 
     value: int
     requires_grad: bool = False
+
+    def __str__(self) -> str:
+        return ", ".join([f"v{self.value}", *labels(self, "requires_grad")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +203,12 @@ class AliasRoot:
     reinterpreted: bool = False
     inference: bool = False
 
+    def __str__(self) -> str:
+        of = f"r{self.root}" if self.memory is None else f"the {self.memory}"
+        words = [f"alias of {of} as {layout_text(self.where)}"]
+        words += [] if self.history is None else [f"history of v{self.history}"]
+        return ", ".join([*words, *labels(self, "counted", "reinterpreted", "inference")])
+
 
 @dataclass(frozen=True, slots=True)
 class FunctionViewRoot:
@@ -186,6 +229,11 @@ class FunctionViewRoot:
     made: autograd_state.CreationMeta
     reinterpreted: bool = False
 
+    def __str__(self) -> str:
+        words = [f"view of r{self.base} by a custom function as {layout_text(self.where)}"]
+        words += [f"history of v{self.history}", str(self.made)]
+        return ", ".join([*words, *labels(self, "reinterpreted")])
+
 
 @dataclass(frozen=True, slots=True)
 class WrapperRoot:
@@ -200,6 +248,12 @@ class WrapperRoot:
     meta: SubclassCreationMeta
     history: int | None
     rebound: tuple[WrapperRebound, ...] = ()
+
+    def __str__(self) -> str:
+        made = ", ".join(f"o{position}" for position in self.meta.positions)
+        words = [f"{self.meta.kind.__name__} of ({made})"]
+        words += [] if self.history is None else [f"history {self.history}"]
+        return ", ".join([*words, *map(str, self.rebound)])
 
 
 Root = ArgumentRoot | BaseRoot | ValueRoot | AliasRoot | FunctionViewRoot | WrapperRoot
@@ -218,12 +272,18 @@ class Constant:
 
     value: Any
 
+    def __str__(self) -> str:
+        return argument_text(self.value)
+
 
 @dataclass(frozen=True, slots=True)
 class IsRoot:
     """An output that is a root itself."""
 
     root: int
+
+    def __str__(self) -> str:
+        return f"r{self.root}"
 
 
 class ViewTime(enum.Enum):
@@ -269,6 +329,17 @@ class View:
     rebound: Rebound | None = None
     through: int | None = None
 
+    def __str__(self) -> str:
+        start = f"r{self.root}" if self.through is None else f"o{self.through} (of r{self.root})"
+        words = [] if self.where is None else [layout_text(self.where)]
+        words = [f"view of {start}: {'; '.join([*words, *map(str, self.steps)])}"]
+        words += [] if self.taken is ViewTime.AT_END else [self.taken.value]
+        words += [] if self.required is None else [f"t{self.required}"]
+        words += [] if self.grad else ["without grad"]
+        words += [] if self.made is None else [str(self.made)]
+        words += labels(self, "reinterpreted", "stale", "requires_grad")
+        return ", ".join([*words, *([] if self.rebound is None else [str(self.rebound)])])
+
     @property
     def bumps_version(self) -> bool:
         """Whether making it moves the version counter that it shares with its root."""
@@ -282,8 +353,15 @@ class SameAsOutput:
 
     output: int
 
+    def __str__(self) -> str:
+        return f"o{self.output}"
+
 
 Output = Constant | IsRoot | View | SameAsOutput
+
+
+def _path_text(tensor: int, path: tuple[str, ...]) -> str:
+    return ".".join((f"t{tensor}", *path))
 
 
 def version_bumps_by_outputs(
@@ -357,3 +435,34 @@ class EffectSummary:
     histories: tuple[Tensor, ...]
     replaced: tuple[tuple[int, tuple[str, ...], int], ...]
     num_user_outputs: int
+
+    def __str__(self) -> str:
+        return "".join([section("values", numbered("v", self.values)), *effect_sections(self)])
+
+
+def numbered(letter: str, parts: Iterable[object]) -> Iterator[str]:
+    """A line for each, with its number, as the wrapper names them."""
+    return (f"{letter}{number}: {part}" for number, part in enumerate(parts))
+
+
+# The effects that are tensors of the call by their numbers, and nothing else.
+_TENSORS = (
+    *("begin_requires_grad", "end_requires_grad", "detached", "version_bumps_only", "retaining"),
+    "views_with_history",
+)
+
+
+def effect_sections(effects: Any) -> Iterator[str]:
+    """What is done to arguments, and what outputs are: of an `EffectSummary` or its `Plan`."""
+    yield section("writes by the wrapper", effects.writes)
+    yield section("writes by the graph", effects.kept)
+    yield section("changes", (f"t{tensor}: {change}" for tensor, change in effects.changes))
+    for name in _TENSORS:
+        tensors = ", ".join(f"t{tensor}" for tensor in getattr(effects, name))
+        yield section(name.replace("_", " "), [tensors])
+    yield section("pinned views", (f"t{view} to t{base}" for view, base in effects.pinned_views))
+    yield section("grown storages", (f"t{one}: {nbytes} bytes" for one, nbytes in effects.grown_storages))
+    yield section("replaced", (f"{_path_text(i, path)} <- o{new}" for i, path, new in effects.replaced))
+    yield section("roots", numbered("r", effects.roots))
+    yield section("outputs", numbered("o", effects.outputs))
+    yield section("retaining outputs", [", ".join(f"o{i}" for i in effects.retaining_outputs)])

@@ -27,6 +27,7 @@ from aot.capture.recorder.escapes import EscapeCheck
 from aot.capture.recorder.recorder import Recorder
 from aot.capture.subclass_inputs import FakeSubclassInput
 from aot.capture.trace_result import Primal
+from aot.capture.trace_text import trace_text
 from aot.guards.dynamic_code import dynamic_code_refused
 from aot.guards.process_settings import (
     DISPATCH_MODES,
@@ -98,6 +99,10 @@ class Traced:
         """The storage that a tensor of the trace lies in, and its size in bytes."""
         state = self.recorder.state(tensor)
         return state, state.nbytes
+
+    def __str__(self) -> str:
+        outputs = [self.wrapped.get(position, value) for position, value in enumerate(self.outputs)]
+        return trace_text(self.recorder, self.entry, self.primals, outputs)
 
 
 def trace_function(

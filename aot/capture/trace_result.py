@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from aot.graph.graph_text import layout_text
 from aot.tensors.geometry import Geometry
 
 
@@ -25,3 +26,7 @@ class Primal:
     dtype: torch.dtype
     lazy: bool
     span: Geometry | None = None
+
+    def __str__(self) -> str:
+        span = "" if self.span is None else f", its storage as {layout_text(self.span)}"
+        return f"{self.node.name}: t{self.tensor}{span}{', lazy' * self.lazy}"

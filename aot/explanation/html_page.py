@@ -12,6 +12,7 @@ from html import escape
 from torch import fx
 
 from aot.frontends.function import CompiledFunction, Specialization
+from aot.graph.graph_text import node_text
 from aot.partition.joint_graph import is_tangent
 
 _STYLE = """
@@ -74,6 +75,7 @@ def _html_section(number: int, one: Specialization) -> str:
     guards = "\n".join(guard.path for guard in one.guards.guards) or "nothing"
     parts.append(_text("Metadata: what a call does", str(one.metadata), shown=True))
     parts.append(_folded("Graphs", _legend() + _block(list(_joint_graph_html(one))), shown=True))
+    parts.append(_text("Plan: what a call does besides running graphs", str(one.plan or "")))
     parts.append(_text("Wrapper: what a call runs", one.wrapper.strip(), shown=True))
     parts.append(_text("Guards: what it reads besides its arguments, and is compared at each call", guards))
     return "".join(parts)
@@ -104,30 +106,7 @@ def _lines(module: fx.GraphModule, node: fx.Node, kind: str, indent: str = "") -
 
 
 def _html_line(node: fx.Node, kind: str, indent: str) -> str:
-    if node.op == "output":
-        text = f"return {node.args[0]}"
-    elif node.op == "placeholder":
-        text = f"{node.name}: {_html_shape(node)}"
-    else:
-        arguments = [repr(a) for a in node.args] + [f"{k}={v!r}" for k, v in node.kwargs.items()]
-        target = node.target if isinstance(node.target, str) else _named(node.target)
-        text = f"{node.name} = {target}({', '.join(arguments)})  # {_html_shape(node)}"
-    return f'<span class="{kind}">{escape(indent + text)}</span>'
-
-
-def _named(target: object) -> str:
-    name = str(target)
-    return getattr(target, "__name__", name) if name.startswith("<") else name
-
-
-def _html_shape(node: fx.Node) -> str:
-    def of(value: object) -> str:
-        if isinstance(value, (tuple, list)):
-            return f"({', '.join(map(of, value))})"
-        dtype = getattr(value, "dtype", None)
-        return repr(value) if dtype is None else f"{str(dtype)[6:]}{list(value.shape)}"  # type: ignore[attr-defined]
-
-    return of(node.meta.get("val"))
+    return f'<span class="{kind}">{escape(indent + node_text(node))}</span>'
 
 
 def _legend() -> str:

@@ -12,8 +12,8 @@ from aot.frontends.regions import compiled_regions
 
 
 def explain(compiled: CompiledFunction | None = None, *, html: bool = False) -> str:
-    """Metadata, forward graph, backward graph and generated wrapper of every specialization so far, and why
-    there is more than one; and how many calls were refused and ran as in eager.
+    """Metadata, forward graph, backward graph, plan and generated wrapper of every specialization so far, and
+    why there is more than one; and how many calls were refused and ran as in eager.
 
     Args:
         compiled: what it is about; None for all that `torch.compile` has compiled with the backends
@@ -51,6 +51,7 @@ def _explain_function(compiled: CompiledFunction) -> str:
         for number, backward in enumerate(one.backwards, 1):
             which = f" {number} of {len(one.backwards)}" if len(one.backwards) > 1 else ""
             parts.append(f"---- backward graph{which}\n{_code(backward)}\n")
+        parts.append(f"---- plan\n{one.plan or ''}")
         parts.append(f"---- wrapper\n{one.wrapper.strip()}\n")
     return "\n".join(parts)
 

@@ -675,8 +675,7 @@ class CompiledFunction:
             call = with_call_assertions(call, blueprint.metadata, self.__name__)
         use = blueprint.casts
         given = CallCasts(casts, use, symbols is not None) if use.made or casts.candidates else None
-        if given is not None:
-            call = given.making(call)
+        call = call if given is None else given.making(call)
         return Specialization(
             changes.with_side_effects(call),
             blueprint.spec,
@@ -694,6 +693,7 @@ class CompiledFunction:
             computes_sizes=has_data_numbers(forward.graph),
             casts=given,
             region=autocast_state.cast_cache_key() if use.asks else None,
+            plan=blueprint.plan,
         )
 
     def _module_cache_entry(

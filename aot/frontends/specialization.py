@@ -13,6 +13,7 @@ from aot.analysis.metadata import ViewAndMutationMeta
 from aot.capture.cast_inputs import CallCasts
 from aot.guards.guard import Guards
 from aot.guards.side_effects import NO_SIDE_EFFECTS, SideEffects
+from aot.runtime.plan import Plan
 from aot.specialize.call import Arguments
 from aot.specialize.inline_cache import CacheTarget, PlacementSensitivity
 from aot.tensors.symbolic_sizes import ShapeGuards
@@ -43,6 +44,7 @@ class Specialization:
             where these are not as assumed.
         casts: gets the casts that `call` takes besides the tensors of the call.
         region: what is known of autocast's cache (`autocast_state.cast_cache_key`), if it depends on that.
+        plan: what the wrapper does, as data; None for an export, which has no wrapper.
     """
 
     call: Callable[..., list[Any]]
@@ -62,6 +64,7 @@ class Specialization:
     computes_sizes: bool = False
     casts: CallCasts | None = None
     region: tuple[bool, bool] | None = None
+    plan: Plan | None = field(default=None, repr=False)
 
     def holds(self) -> bool:
         """Whether it still answers calls of its key, as far as that does not depend on their casts."""

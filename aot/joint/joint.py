@@ -11,6 +11,7 @@ from torch import fx
 from aot.capture.autograd.edge_targets import RebuiltEdge, Target
 from aot.capture.autograd.engine import RetracePoint
 from aot.capture.trace_result import Primal
+from aot.graph.graph_text import graph_lines, labels, layout_text, section, shape_text
 from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import GradientLayout
 
@@ -34,6 +35,22 @@ class CotangentInput:
     device: torch.device
     tangent: GradientLayout | None
     kept: bool = False
+
+    def __str__(self) -> str:
+        value = "an edge between segments" if self.value is None else f"v{self.value}"
+        shape = [] if self.value is None and self.tangent is None else [shape_text(self.dtype, self.size)]
+        tangent = "no tangent" if self.tangent is None else f"tangent {_gradient_text(self.tangent)}"
+        return ", ".join([value, *shape, tangent, *labels(self, "kept")])
+
+
+def _gradient_text(layout: GradientLayout) -> str:
+    wheres = ", ".join(map(layout_text, layout.wheres))
+    return wheres if layout.meta is None else f"{layout.meta.kind.__name__} of ({wheres})"
+
+
+def tangent_numbers(bits: int) -> list[int]:
+    """The numbers of the tangents in a set of these."""
+    return [number for number in range(bits.bit_length()) if bits >> number & 1]
 
 
 Shared = tuple[Literal["tensor", "output"], int]  # ("tensor", i) of the call, or ("output", p)
@@ -60,6 +77,13 @@ class Gradient:
     layout: GradientLayout | None = None
     shared: tuple[Shared, ...] = ()
     viewed: bool = False
+
+    def __str__(self) -> str:
+        results = ", ".join(f"g{result}" for result in self.results) or "none"
+        words = [f"{results} to {self.target}, of tangents {tangent_numbers(self.tangents)}"]
+        words += [] if self.layout is None else [_gradient_text(self.layout)]
+        words += [f"shares {kind} {number}" for kind, number in self.shared]
+        return ", ".join([*words, *labels(self, "viewed")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +125,22 @@ class Segment:
     dead_targets: tuple[int, ...] = ()
     idle: bool = False
 
+    def __str__(self) -> str:
+        fails = [] if self.failure is None else [f"{self.failure[0].__name__}: {self.failure[1]}"]
+        strides = [] if self.failing is None else [f"for gradients of strides {list(self.failing)}"]
+        needed = [f"recorded again without tangents {tangent_numbers(bits)}" for bits in self.needed]
+        dead = [f"gradient {number} leads nowhere" for number in self.dead_targets]
+        flags = labels(self, "frees", "stays", "runs_custom_function", "idle")
+        return "".join(
+            (
+                section("in", self.cotangent_inputs),
+                section("out", self.gradients),
+                section("keeps", self.kept),
+                section("second order", (*self.second_order_targets, *self.rebuilt_targets)),
+                section("checks", (*fails, *strides, *needed, *dead, *flags)),
+            )
+        )
+
     @property
     def tangents(self) -> tuple[int, ...]:
         """For each tangent, the entrance that it comes in at."""
@@ -136,6 +176,11 @@ class LiveInput:
     where: Geometry
     counted: bool
 
+    def __str__(self) -> str:
+        memory = "memory of the forward" if self.tensor is None else f"memory of t{self.tensor}"
+        value = [] if self.value is None else [f"v{self.value}"]
+        return ", ".join([f"{memory} as {layout_text(self.where)}", *value, *labels(self, "counted")])
+
 
 @dataclass(frozen=True, slots=True)
 class Joint:
@@ -170,6 +215,24 @@ class Joint:
         """How many values the graph returns, states included, before the gradients."""
         return len(self.returned) + len(self.generators)
 
+    def __str__(self) -> str:
+        live = (f"{name}: {memory}" for name, memory in self.live.items())
+        resident = (
+            f"{name}: in the memory of t{tensor} as {layout_text(where)}"
+            for name, (tensor, where) in self.in_input_memory.items()
+        )
+        segments = (section(f"segment {number}", [one]) for number, one in enumerate(self.segments))
+        return "".join(
+            (
+                section("inputs", self.primals),
+                section("graph", graph_lines(self.graph.graph, self.graph)),
+                section("returned", [", ".join(f"v{value}" for value in self.returned)]),
+                section("in input memory", resident),
+                section("live memory", live),
+                *segments,
+            )
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class SavedInput:
@@ -198,3 +261,12 @@ class SavedInput:
     needs_history: int = 0
     only_for_dead_targets: bool = False
     reason: str | None = None
+
+    def __str__(self) -> str:
+        kept = f"r{self.root}" if self.tensor is None else f"t{self.tensor}"
+        words = [f"{kept}, for tangents {tangent_numbers(self.tangents)}"]
+        words += [] if self.always else ["only for these"]
+        words += [] if self.counted else ["not counted"]
+        words += [f"with its history for {tangent_numbers(self.needs_history)}"] if self.needs_history else []
+        words += labels(self, "only_for_dead_targets")
+        return ", ".join([*words, *([] if self.reason is None else [self.reason])])

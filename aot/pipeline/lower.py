@@ -194,7 +194,9 @@ def lower(
         expected = observe_call_state(
             entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage
         )
+        logs.log(logs.TRACED, options.name, lambda: str(forward))
         effects = analyze(forward, options.keep_input_mutations)
+        logs.log(logs.EFFECTS, options.name, lambda: str(effects))
         metadata = view_and_mutation_metadata(forward, effects, options.keep_input_mutations)
         noted.track_backward()
         joint = trace_joint(forward, effects)
@@ -207,6 +209,7 @@ def lower(
     keys += [("wrapper", wrapper.base_group) for wrapper in entry.wrappers]
     storages = tuple(numbers.setdefault(key, len(numbers)) for key in keys)
     parameters = static.union(_accumulating(arguments))
+    logs.log(logs.JOINT, options.name, joint.__str__)
     describe_joint(joint, effects)
     fw_module, bw_module = _partition_lowered(joint, effects, options.partition, parameters, options.name)
     leaves = frozenset(i for i, t in enumerate(arguments.tensors_and_subclasses) if _accumulates(t))
@@ -239,6 +242,7 @@ def lower(
         inference,
         NO_SIZES if symbols is None else symbols.shape_guards(),
     )
+    logs.log(logs.PLAN, options.name, plan.__str__)
     fixed = [primal.tensor in static for primal in joint.primals]
     mark_static(fw_module, fixed)
     for (module, _), part in zip(parts, plan.parts, strict=True):
@@ -330,7 +334,6 @@ def _partition_lowered(
     if not any(segment.results for segment in joint.segments):
         return joint.graph, None
     defer_metadata(joint.graph, _complete_metadata)
-    logs.log(logs.JOINT, name, lambda: joint.graph.print_readable(print_output=False))
     compile_logs.log_graph("joint", name, lambda: readable_graph(joint.graph))
     if getattr(partition, "func", partition) not in _OWN_PARTITIONERS:
         materialize_metadata(joint.graph)

@@ -12,8 +12,18 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from aot.analysis.effect_summary import Change, EffectSummary, Output, Root, ValueRoot, Write
+from aot.analysis.effect_summary import (
+    Change,
+    EffectSummary,
+    Output,
+    Root,
+    ValueRoot,
+    Write,
+    effect_sections,
+    numbered,
+)
 from aot.capture.autograd.edge_targets import ArgumentEdge, WrittenEdge
+from aot.graph.graph_text import labels, layout_text, section
 from aot.joint.joint import Joint, SavedInput, Segment
 from aot.runtime.saved_values import (
     OUTSIDE_OF_AUTOGRAD,
@@ -44,6 +54,10 @@ class Input:
     dtype: torch.dtype
     lazy: bool
 
+    def __str__(self) -> str:
+        span = "" if self.span is None else f", its storage as {layout_text(self.span)}"
+        return f"t{self.tensor}{span}{', lazy' * self.lazy}"
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
@@ -69,6 +83,18 @@ class SegmentPlan:
     @property
     def needs_history(self) -> tuple[SavedInput, ...]:
         return tuple(kept for kept in self.segment.kept if kept.needs_history)
+
+    def __str__(self) -> str:
+        flags = [*labels(self, "stays"), *(f"tangent {i} from the start" for i in sorted(self.from_start))]
+        return "".join(
+            (
+                str(self.segment),
+                section("saved", self.saved),
+                section("compared versions", self.watched),
+                section("kept by its own node", self.own),
+                section("flags", flags),
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +168,32 @@ class Plan:
     runs_python: bool
     placement: PlacementSensitivity
     numbers: ShapeGuards
+
+    def __str__(self) -> str:
+        inputs = (f"{entry}{', a leaf' * (entry.tensor in self.leaves)}" for entry in self.inputs)
+        flags = labels(self, "forward_is_empty", "inference", "runs_python", "wrapped")
+        flags += [f"{self.saved} saved values"] if self.saved else []
+        flags += [f"generator state of {device}" for device in self.generators]
+        modes = [] if self.grad == self.grad_after else [f"grad mode is {self.grad_after} after the call"]
+        return "".join(
+            (
+                section("storages", [", ".join(map(str, self.storages))]),
+                section("graph inputs", inputs),
+                section("values", numbered("v", map(self._value_text, range(len(self.values))))),
+                *effect_sections(self),
+                section("order", [", ".join(f"{kind} {number}" for kind, number in self.order)]),
+                *(section(f"segment {number}", [part]) for number, part in enumerate(self.parts)),
+                section("sizes", self.numbers.tests),
+                section("flags", (*flags, *modes, f"what matters besides elements: {self.placement.value}")),
+            )
+        )
+
+    def _value_text(self, value: int) -> str:
+        words = [layout_text(self.values[value])]
+        words += [] if value in self.returned else ["not returned"]
+        words += ["a graph input"] if value in self.input_values else []
+        words += ["in a graph input's memory"] if value in self.in_input_memory - self.input_values else []
+        return ", ".join([*words, *(["inference"] if value in self.inference_values else [])])
 
 
 def make_plan(

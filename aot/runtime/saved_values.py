@@ -29,7 +29,8 @@ from aot.analysis.effect_summary import (
     View,
     WrapperRoot,
 )
-from aot.joint.joint import Joint, SavedInput, Segment
+from aot.graph.graph_text import labels, layout_text
+from aot.joint.joint import Joint, SavedInput, Segment, tangent_numbers
 from aot.partition.joint_graph import is_tangent, is_tensor
 from aot.partition.tensor_bytes import memory_roots, span_bytes
 from aot.tensors.geometry import Geometry
@@ -73,6 +74,15 @@ class Saved:
     donated: bool = False
     counted: bool = True
 
+    def __str__(self) -> str:
+        words = [f"saved {self.index}: {self.how.value}"]
+        words += [] if self.tensor is None else [f"t{self.tensor}"]
+        words += [] if self.where is None else [layout_text(self.where)]
+        words += [] if self.primal is None else [f"graph input {self.primal}"]
+        words += [f"v{value}" for value in self.values]
+        words += [f"offset {self.offset}"] if self.offset else []
+        return ", ".join([*words, *labels(self, "donated"), *([] if self.counted else ["not counted"])])
+
 
 @dataclass(frozen=True, slots=True)
 class VersionCheck:
@@ -86,6 +96,12 @@ class VersionCheck:
     only_for_dead_targets: bool = False
     reason: str | None = None
 
+    def __str__(self) -> str:
+        words = [f"r{self.root}" if self.tensor is None else f"t{self.tensor}"]
+        words += [] if self.tangents is None else [f"for tangents {tangent_numbers(self.tangents)}"]
+        words += labels(self, "only_for_dead_targets")
+        return ", ".join([*words, *([] if self.reason is None else [self.reason])])
+
 
 @dataclass(frozen=True, slots=True)
 class SelfSaved:
@@ -98,6 +114,9 @@ class SelfSaved:
 
     cotangent_input: int
     position: int
+
+    def __str__(self) -> str:
+        return f"cotangent input {self.cotangent_input}, at {self.position}"
 
 
 # What a value lies in: a storage of the arguments, or a value that the caller gets. (No value lies in a

@@ -60,9 +60,14 @@ def test_a_case_that_is_compiled_otherwise_is_the_only_one_that_differs(
     assert compare(before, "--json", "--jobs", "2") == 1
     counts, differ = json.loads(capsys.readouterr().out)["tables"]
     assert counts["notes"][0].endswith(f"1 differ from {before / 'before.json'}")
-    assert {part for part, _, changed in counts["rows"] if changed} == {"graphs", "metadata", "wrapper"}
+    assert {part for part, _, changed in counts["rows"] if changed} == {
+        "graphs",
+        "joint",
+        "metadata",
+        "wrapper",
+    }
     ((case, parts),) = differ["rows"]
-    assert (case, sorted(parts.split(", "))) == (ONE, ["graphs", "metadata", "wrapper"])
+    assert (case, sorted(parts.split(", "))) == (ONE, ["graphs", "joint", "metadata", "wrapper"])
     (metadata,) = (note for note in differ["notes"] if note.startswith(f"{ONE}: metadata"))
     assert "\n-input 0: mutated out of graph" in metadata
     assert "\n+input 0: mutated in graph" in metadata

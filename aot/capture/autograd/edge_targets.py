@@ -12,6 +12,9 @@ class ArgumentEdge:
     tensor: int
     of_base: bool
 
+    def __str__(self) -> str:
+        return f"{'the base of ' * self.of_base}t{self.tensor}"
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenEdge:
@@ -20,12 +23,18 @@ class WrittenEdge:
     tensor: int
     of_base: bool = False
 
+    def __str__(self) -> str:
+        return f"{'the base of ' * self.of_base}t{self.tensor} after the call"
+
 
 @dataclass(frozen=True, slots=True)
 class OutputEdge:
     """Output `output`, a view."""
 
     output: int
+
+    def __str__(self) -> str:
+        return f"o{self.output}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,9 @@ class CotangentEdge:
 
     segment: int
     cotangent_input: int
+
+    def __str__(self) -> str:
+        return f"input {self.cotangent_input} of segment {self.segment}"
 
 
 RebuiltEdge = WrittenEdge | OutputEdge  # what has a history that the caller's graph makes

@@ -13,6 +13,7 @@ from torch.autograd.graph import Node
 from aot import errors
 from aot.capture.memory.storage import Storage
 from aot.capture.memory.view_ops import CreationMode, ViewOp
+from aot.graph.graph_text import call_text, labels
 from aot.tensors.geometry import Geometry, geometry
 from aot.tensors.version_counters import version_of
 from aot.torch_internals import op_queries
@@ -36,6 +37,11 @@ class MetadataMutation:
     mode: CreationMode
     stale: bool = False
     path: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        target = ".".join(("_", *self.path))
+        words = [call_text(self.op, self.args, self.kwargs, target), *self.mode.labels]
+        return ", ".join([*words, *labels(self, "stale")])
 
 
 @dataclass(frozen=True, slots=True)

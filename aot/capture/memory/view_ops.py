@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from aot.graph.builder import GraphBuilder
+from aot.graph.graph_text import call_text, labels
 from aot.graph.value_meta import ValueMeta, is_contiguous
 from aot.tensors.geometry import Geometry, known_equal
 from aot.torch_internals import op_queries
@@ -24,6 +25,11 @@ class CreationMode(enum.Enum):
     NO_GRAD = "no_grad"
     INFERENCE = "inference"
     BELOW_SUBCLASS = "inside"  # of a wrapper subclass: neither autograd nor what counts versions is told
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What a text says of it, where it is not the usual one."""
+        return () if self is CreationMode.GRAD else (self.name.replace("_", " ").lower(),)
 
     @classmethod
     def now(cls) -> CreationMode:
@@ -49,6 +55,15 @@ class ViewOp:
     by_custom_function: bool = (
         False  # a custom `autograd.Function` called it, which autograd remembers of the view
     )
+
+    def __str__(self) -> str:
+        return self.text("_")
+
+    def text(self, parent: str) -> str:
+        """The operation, of a parent with a name."""
+        result = "" if self.index is None else f"[{self.index}]"
+        words = [call_text(self.op, self.args, self.kwargs, parent) + result, *self.mode.labels]
+        return ", ".join([*words, *labels(self, "in_place", "leaf", "by_custom_function")])
 
 
 def same_layout(meta: ValueMeta, where: Geometry) -> bool:

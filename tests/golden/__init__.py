@@ -1,0 +1,1 @@
+"""Golden files: what each stage of the compiler prints, for small functions."""
