@@ -2,7 +2,7 @@
 
 Packages, in the order of a call: `frontends`, `specialize`, `guards`, `pipeline` (which runs `capture`,
 `analysis`, `joint` and `partition`), `runtime`, `cache`. Compilers of graphs: `backends`, `inductor`. Below
-them all: `graph`, `ops`, `tensors`, `torch_internals`. docs/architecture.md lists the modules.
+them all: `graph`, `ops`, `tensors`, `torch_internals`. docs/reference/modules-aot.md lists the modules.
 
 Example:
     >>> import aot

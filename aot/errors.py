@@ -2,7 +2,7 @@
 
 `AotError` is the root. `Unsupported` is the root of every *refusal*: something the compiler knows that it
 cannot honour, raised before anything of the caller's has been changed. What is refused, and why, is
-listed in ``LIMITATIONS.md``; a test holds that list to the classes below.
+listed in ``docs/reference/refusals.md``; a test holds that list to the classes below.
 
 Example:
     >>> import aot

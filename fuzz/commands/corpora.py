@@ -141,7 +141,7 @@ def _findings_as_markdown(collection: Collection) -> str:
             ", ".join(f"`{name}`" for name in differs),
             _markdown(case.torch),
             _markdown(case.note),
-            f"[{_markdown(name.removesuffix('.json'))}](../corpus/{quote(name)})",
+            f"[{_markdown(name.removesuffix('.json'))}](../../corpus/{quote(name)})",
             f"[{case.issue}](https://github.com/pytorch/pytorch/issues/{case.issue})" if case.issue else "",
         )
         for _, differs, _, _, name, case in cases

@@ -3,7 +3,7 @@
 A file holds a header (what differs, on which target and torch, what is expected of which target, where the
 case came from) and the program. Only the program's IR is ever run; the rendered source beside it is for the
 reader of the file. A file that is truncated, hostile or of another format raises CorpusError with the file
-and the place inside it, and nothing of it is executed. `docs/corpus.md` describes the format.
+and the place inside it, and nothing of it is executed. `docs/reference/corpus.md` describes the format.
 
     case = read(Path("corpus/input-data-lost.json"))
     write(Path("other.json"), case)

@@ -232,7 +232,7 @@ def _stock_torch_targets(name: str, description: str, backend: str, controls: tu
 
 
 # State that tensors are kept in, generators that are not torch's, modes for good and what is caught: all that
-# LIMITATIONS.md says ours refuses of Python state.
+# docs/reference/refusals.md says ours refuses of Python state.
 _DECLINES = (
     *("python: cached", "python: optimizer", "python: attribute set", "python: caught", "random: Python"),
     *("mode: entered", "mode: deterministic"),

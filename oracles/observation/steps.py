@@ -153,7 +153,7 @@ class Steps:
 
     def _written(self) -> dict[str, GradientEdge]:
         """The edges of inputs that have another history than before the call: not of wrapper subclasses
-        (docs/contract.md, *Not kept*)."""
+        (docs/reference/contract.md, *Not kept*)."""
         moved = ((path, tensor) for path, tensor in self.moved() if not hasattr(tensor, "__tensor_flatten__"))
         found = {path: edge_of(tensor) for path, tensor in moved}
         return {f"{path} (as it is now)": edge for path, edge in found.items() if edge is not None}

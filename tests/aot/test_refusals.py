@@ -547,7 +547,7 @@ def test_every_refusal_is_provoked_here() -> None:
 
 
 def test_every_refusal_is_documented_as_a_limitation() -> None:
-    text = Path(__file__).parents[2].joinpath("LIMITATIONS.md").read_text(encoding="utf-8")
+    text = Path(__file__).parents[2].joinpath("docs/reference/refusals.md").read_text(encoding="utf-8")
     missing = [one.__name__ for one in all_refusals() if f"`{one.__name__}`" not in text]
     assert missing == []
 

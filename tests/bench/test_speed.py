@@ -3,7 +3,7 @@
 Ratios are of the quickest of some rounds in one process, in turn: to stock's `aot_function`, and, for the
 time of each traced operation, to what `torch.fx.symbolic_trace` takes for the same program, which is Python
 of the same sort and has the speed of the machine in it. Noise makes nothing quicker, so one good try of three
-counts. Who makes something faster lowers the numbers here, and those in docs/performance.md.
+counts. Who makes something faster lowers the numbers here, and those in docs/measurements/performance.md.
 """
 
 from __future__ import annotations

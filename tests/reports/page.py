@@ -1,6 +1,6 @@
-"""The page docs/historical.md, written from the reports.
+"""The page docs/measurements/historical.md, written from the reports.
 
-python -m tests.reports.page > docs/historical.md
+python -m tests.reports.page > docs/measurements/historical.md
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ torch that is installed, and goes red when torch mends a report as well as when 
 the same thing share a row. Where a report takes several calls to show (a hook that comes later, a buffer that
 is given again), the state is that of what the story returns.
 
-A state is *right*; *raises*, where eager does not; or the clause of [the contract](contract.md) that is
+A state is *right*; *raises*, where eager does not; or the clause of [the contract](../reference/contract.md) that is
 broken. *function* is torch's `aot_function`, *eager* is `torch.compile` with the backend `aot_eager`. An
 asterisk stands where the program is wrong in another way than was reported, or where that is not known: many
 a crash is mended, and something smaller is left, such as the base of a result that is a view. Where *eager*

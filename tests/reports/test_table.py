@@ -19,7 +19,7 @@ from tests.reports.table import REPORTS
 from tests.reports.unaided import CAMPAIGNS, searched
 from tests.support.agreement import assert_agrees, assert_same_story, checking_nop
 
-PAGE = Path(__file__).parents[2] / "docs" / "historical.md"
+PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "historical.md"
 
 
 def _named(check: Callable[[], None]) -> str:
@@ -117,4 +117,4 @@ def test_campaigns_show_only_what_is_wrong_as_reported() -> None:
 
 
 def test_the_page_is_written_from_the_reports() -> None:
-    assert PAGE.read_text() == page(), "python -m tests.reports.page > docs/historical.md"
+    assert PAGE.read_text() == page(), "python -m tests.reports.page > docs/measurements/historical.md"

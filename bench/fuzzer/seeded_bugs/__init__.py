@@ -24,7 +24,7 @@ __all__ = [
     "source_of",
 ]
 
-# In the order of a call (docs/architecture.md).
+# In the order of a call (docs/explanation/overview.md).
 STAGES = ("inputs", "capture", "effects", "backward", "partition", "runtime")
 
 FAULTS = (

@@ -19,7 +19,7 @@ class Fault:
 
     Attributes:
         name: of the fault, a few words.
-        stage: which stage of `aot` it is in, as docs/architecture.md has them.
+        stage: which stage of `aot` it is in, as docs/explanation/overview.md has them.
         module: the module, e.g. ``aot.runtime.codegen.wrapper``.
         find: what stands there, once in the module.
         replace: what stands there instead.

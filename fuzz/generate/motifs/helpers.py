@@ -54,7 +54,7 @@ def append_motif_region(builder: ProgramBuilder, mode: str, append: Callable[[],
 
 def draw_differentiable(builder: ProgramBuilder) -> list[str]:
     """Real numbers that require grad: nowhere where there are infinities, of which second derivatives by two
-    ways are not kept (docs/contract.md)."""
+    ways are not kept (docs/reference/contract.md)."""
     if any(storage.special for storage in builder.inputs.storages):
         return []
     return [name for name, tensor in builder.pool if tensor.requires_grad and tensor.meta.dtype in REAL]

@@ -1,4 +1,4 @@
-"""docs/compatibility.md: every name of torch's is on the page, and what the page says of it is true."""
+"""docs/reference/compatibility.md: every name of torch's is on the page, and what the page says of it is true."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch._functorch.aot_autograd
 
 import aot
 
-PAGE = Path(__file__).parents[3] / "docs/compatibility.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/compatibility.md"
 MODULES = {
     "functorch.compile": functorch.compile,
     "torch._functorch.aot_autograd": torch._functorch.aot_autograd,

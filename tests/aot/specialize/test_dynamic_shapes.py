@@ -280,7 +280,7 @@ def test_fifty_shapes_of_a_network() -> None:
         theirs = torch.autograd.grad(expected.square().mean(), parameters)
         ours = torch.autograd.grad(got.square().mean(), parameters)
         assert all(map(torch.equal, theirs, ours))
-    # (LIMITATIONS.md: ATen of 2.11 takes no symbols in products of more than two dimensions.)
+    # (docs/reference/refusals.md: ATen of 2.11 takes no symbols in products of more than two dimensions.)
     most = 6 if torch.__version__ >= "2.12" else 50
     assert len(compiled.compiled.specializations) <= most
 

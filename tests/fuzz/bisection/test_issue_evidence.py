@@ -142,6 +142,6 @@ def test_the_report_of_a_recorded_case_meets_all_points(file: Path, target: str)
 def test_the_documentation_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["repro", str(UNFOLD), "--format", "issue"]) == 0
     printed = capsys.readouterr().out.partition("### Versions")[0]
-    page = (ROOT / "docs" / "upstream.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "upstream.md").read_text(encoding="utf-8")
     shown = page.partition("````markdown\n")[2]
     assert shown.partition("### Versions")[0] == printed

@@ -292,9 +292,9 @@ def test_the_page_of_what_was_found_is_that_of_the_corpus(
     monkeypatch.chdir(root)
     assert main(["corpus", "list", "--markdown"]) == 0
     table = capsys.readouterr().out
-    page = (root / "docs" / "found.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "measurements" / "found.md").read_text(encoding="utf-8")
     _, mark, printed = page.partition("<!-- aotfuzz corpus list --markdown -->\n\n")
     assert mark and printed == table
     cases = {file.name: read(file) for file in case_files([root / "corpus"])}
     live = {name for name, case in cases.items() if "differs" in case.expected.values()}
-    assert set(re.findall(r"\(\.\./corpus/(.*?)\)", printed)) == live
+    assert set(re.findall(r"\(\.\./\.\./corpus/(.*?)\)", printed)) == live

@@ -84,7 +84,7 @@ def loses_writes(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_the_documented_example_holds_a_compiler_to_what_it_writes() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "fuzz-your-backend.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "fuzz-your-backend.md").read_text()
     [example] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "@given" in block]
     # What it finds need not shrink.
     search = settings(SEARCH, phases=[Phase.generate])

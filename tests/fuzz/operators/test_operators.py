@@ -384,11 +384,11 @@ def test_layouts_are_torchs(size: tuple[int, ...], stride: tuple[int, ...]) -> N
 
 
 # ---------------------------------------------------------------------------------------------------------
-# LIMITATIONS.md
+# docs/reference/not-generated.md
 
 
 def listed(heading: str) -> list[str]:
-    text = (Path(__file__).parents[3] / "LIMITATIONS.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/reference/not-generated.md").read_text()
     section = text.split("## Never generated", 1)[1].split("\n## ", 1)[0]
     part = section.split(f"### {heading}", 1)[1].split("\n### ", 1)[0]
     assert not re.search(r":\n\n(?!- )", part), "a list of nothing"

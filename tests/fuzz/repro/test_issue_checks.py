@@ -147,5 +147,5 @@ def test_a_crash_is_reported_by_an_assertion_on_the_status() -> None:
 
 
 def test_the_documentation_lists_the_points() -> None:
-    text = (ROOT / "docs" / "upstream.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "upstream.md").read_text(encoding="utf-8")
     assert re.findall(r"(?m)^\| \d+ \| ([\w ]+) \|", text) == [check.name for check in CHECKS]

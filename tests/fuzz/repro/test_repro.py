@@ -145,7 +145,7 @@ def test_every_shipped_target_has_a_script(name: str, capsys: pytest.CaptureFixt
     if reason is not None:
         pytest.skip(reason)
     target.prepare()
-    # (Inductor's strict numerics have other sines than eager on a CPU: docs/found.md.)
+    # (Inductor's strict numerics have other sines than eager on a CPU: docs/measurements/found.md.)
     programs = (SQUARE_OF_LEAF, SQUARE_OF_ANOTHER_SIZE if target.exact else SINE_OF_ANOTHER_SIZE)
     for program in programs:
         clause = "repeat" if program.later else "values"

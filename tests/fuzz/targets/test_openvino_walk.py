@@ -1,4 +1,4 @@
-"""The walk of docs/openvino.md, word for word, from an empty environment to a report."""
+"""The walk of docs/how-to/openvino.md, word for word, from an empty environment to a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "openvino.md"
+PAGE = ROOT / "docs" / "how-to" / "openvino.md"
 NOT_SOURCES = (
     ".venv",
     ".git",

@@ -1,0 +1,1 @@
+"""Programs of the folder examples run, and do what they say."""
