@@ -337,8 +337,8 @@ def choose_backward_roots(count: int, differentiated: tuple[int, ...] | None) ->
     """Which of `count` roots each backward starts from: those wanted, then each of the first
     `MAX_SINGLE_ROOTS` alone.
 
-    choose(3, None)      # ((0, 1, 2), (0,), (1,), (2,))
-    choose(3, (4, 1))    # ((1,), (0,), (2,)): indices count modulo the number of roots
+        choose_backward_roots(3, None)      # ((0, 1, 2), (0,), (1,), (2,))
+        choose_backward_roots(3, (4, 1))    # ((1,), (0,), (2,)): indices count modulo the number of roots
     """
     if count == 0:
         return ()

@@ -32,9 +32,9 @@ def recording_leaked_modes() -> Iterator[LeakedModes]:
 
     The mode of a default device does not count: that is ambient state of its own.
 
-        with modes_left() as left:
+        with recording_leaked_modes() as leaked:
             SomeMode().__enter__()
-        left.names    # ("module.SomeMode",)
+        leaked.names    # ("module.SomeMode",)
     """
     functions, dispatches = _function_modes(), _dispatch_modes()
     left = LeakedModes()

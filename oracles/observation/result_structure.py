@@ -62,7 +62,8 @@ def result_tree_nodes(tree: Any, path: str) -> Iterator[Node]:
 
     Raises Unobservable for a part that raises when it is looked at.
 
-        [node.path for node in nodes({"k": (x, 2)}, "out")]    # out, out['k'], out['k'][0], out['k'][1]
+        [node.path for node in result_tree_nodes({"k": (x, 2)}, "out")]
+        # ["out", "out['k']", "out['k'][0]", "out['k'][1]"]
     """
     found = itertools.islice(_result_nodes_below(tree, path, ()), MAX_NODES + 1)
     for count, node in enumerate(found):
@@ -119,7 +120,7 @@ class Parts:
 def wrapper_subclass_parts(tensor: torch.Tensor) -> Parts | None:
     """What a wrapper subclass (`__tensor_flatten__`) is made of; None for any other tensor.
 
-    parts_of(torch.ones(2))    # None
+    wrapper_subclass_parts(torch.ones(2))    # None
     """
     flatten = None if type(tensor) is torch.Tensor else getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:

@@ -21,7 +21,7 @@ class DenseOperands(OperationMode):
     aliases, version counters) is as without it. Operations that draw, or that are about how tensors lie, are
     left as they are.
 
-        with Densely():
+        with DenseOperands():
             torch.erf(x[::2])    # equal to torch.erf(x[::2].contiguous()), bit for bit
     """
 

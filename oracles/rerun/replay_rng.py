@@ -29,9 +29,9 @@ class Draw:
 class RecordDraws(OperationMode):
     """Notes what operations draw.
 
-    with (noted := Drawing()):
+    with (recorder := RecordDraws()):
         x = torch.rand(2)
-    noted.draws[0].values    # (x,)
+    recorder.draws[0].values    # (x,)
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class ReplayDraws(OperationMode):
     """Gives what was noted to the operations of another run that draw, one after the other, whatever their
     dtype. From the first one on that is another operation, or of another size, they draw for themselves.
 
-        with Drawn(noted.draws):
+        with ReplayDraws(recorder.draws):
             torch.rand(2, dtype=torch.float64)    # equal to x
     """
 
