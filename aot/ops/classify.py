@@ -363,7 +363,7 @@ def run_on_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 
 
 def casts_within(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether autocast is on and casts inside an operation, below autograd, so that its results' dtypes differ.
+    """Whether autocast casts inside an operation, below autograd, so that its results have other dtypes.
 
     Eager decides on zeros, once for each operation, dtypes and autocast state.
     """
