@@ -82,10 +82,10 @@ def heat_strength(count: int, most: int) -> int:
 
 
 def heat_chart(names: Sequence[str], pairs: Mapping[tuple[str, str], int], *, cell: int, labels: bool) -> str:
-    """A heat map with a square for each pair of `names`, by its frequency. A pair that never occurred is empty.
+    """A heat map with a square for each pair of `names`, as strong as the pair is frequent.
 
-    `pairs` has each pair once, in alphabetical order. A square is `cell` wide. With `labels`, rows and
-    columns are named.
+    `pairs` has each pair once, in alphabetical order; a pair that never occurred is empty. A square is `cell`
+    wide. With `labels`, rows and columns are named.
     """
     most = max((pairs.get(_pair(a, b), 0) for y, a in enumerate(names) for b in names[:y]), default=0)
     # One horizontal stroke for neighbours of equal strength needs few characters.

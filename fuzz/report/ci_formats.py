@@ -28,9 +28,10 @@ SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schem
 
 
 def junit_text(summary: Summary, only: Sequence[Bucket] | None = None) -> str:
-    """A campaign as JUnit XML: a suite for each target, with a test for each bucket, and one for all other cases.
+    """A campaign as JUnit XML: a suite for each target.
 
-    The test "campaign" at the end of a suite is an error if the fuzzer itself had troubles.
+    A suite has a test for each bucket, and one for all other cases. Its last test, "campaign", is an error if
+    the fuzzer itself had troubles.
     """
     shown = summary.buckets if only is None else only
     root = ElementTree.Element("testsuites", name="aotfuzz")
