@@ -170,7 +170,7 @@ class Runner:
 
 
 def serve_pool_during(pool: Pool, work: Callable[[], T]) -> T:
-    """Run `work`, which uses a `Runner`, in another thread, and serve the pool in this one until it returns."""
+    """Run `work`, which uses a `Runner`, in another thread, and serve the pool until it returns."""
     with ThreadPoolExecutor(1) as threads:
         future = threads.submit(work)
         future.add_done_callback(lambda _: pool.wake())

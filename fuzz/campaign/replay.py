@@ -64,7 +64,7 @@ class Replayed:
 def planned_runs(
     cases: Iterable[tuple[Path, Case]], targets: Sequence[str] = ()
 ) -> list[tuple[Path, Case, str]]:
-    """Each case with each target: those of `targets`, or else the shipped ones in its own file, in that order.
+    """Each case with each target, of `targets` or else the shipped ones in its own file, in that order.
 
     A target with a name like package.module:function runs only if `targets` has it, because a corpus file
     must not be able to import a module.

@@ -94,7 +94,7 @@ def compare_command(difference: TorchDifference) -> str:
 
 
 def _examined_sections(difference: TorchDifference) -> tuple[list[_Section], int]:
-    """A section for each kind of transition with reduced programs, and the number of buckets without source."""
+    """A section for each kind of transition with reduced programs, and how many buckets lack a source."""
     sections, room, hidden = [], MOST_TEXT, 0
     for kind in EXAMINED:
         entries = []
