@@ -1,10 +1,21 @@
-"""The judges: one snapshot of everything that a program can see, and what two snapshots disagree on.
+"""Differential oracles: observe a call in eager and in a target, compare both, and give a verdict.
+
+In: two callables that should do the same, and a function that makes fresh arguments. Out: a `Verdict`.
 
     eager = observe(f, make)
     target = observe(compiled, make)
     verdict = judge(eager, target, reference=None, control=lambda: observe(f, make))
 
-Knows no compiler and no generator: `f` and `compiled` are any two callables.
+Modules in reading order:
+
+- `findings`: the clauses of the contract, findings and verdicts.
+- `observation`: one call becomes an immutable `Observation`.
+- `comparison`: two observations become findings.
+- `verdict`: the decision, and which reruns it asks for.
+- `rerun`: eager in double precision, on dense operands, or rounded at random.
+- `object_names`: names of classes and messages as safe text.
+
+Invariant: no module here imports a compiler or the generator. `f` and `compiled` are any two callables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Finding, Outcome, Verdict: what a judge says, in plain strings that are equal on every run."""
+"""Findings and verdicts: what the oracles report, in plain strings that are equal on every run.
+
+Invariant: no text holds an address or a live object, so findings of two runs can be compared and stored.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,9 @@ class Finding:
 
 
 def is_judged(finding: Finding, clauses: Container[str]) -> bool:
-    """Whether a finding is of some clauses: an error that a backward raises is one of `gradients`, too.
+    """Whether a finding belongs to these clauses.
+
+    An error that a backward raises belongs to `errors` and to `gradients`: both must be judged.
 
     >>> is_judged(Finding("errors", "backward from out", "a", "b", "c"), ("errors",))
     False
@@ -84,10 +89,13 @@ def is_judged(finding: Finding, clauses: Container[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one case: its outcome, the findings (only when there is one), and why.
+    """The result for one case.
 
-    `reason` is one line: the first finding's message, or why the case is poisoned, or how two
-    runs that are not equal bit for bit agree.
+    Attributes:
+        outcome: agree, poisoned or finding.
+        findings: the findings; empty unless the outcome is a finding.
+        reason: one line: the first finding's message, or why the case is inconclusive, or how two runs
+            agree that are not equal bit for bit.
     """
 
     outcome: Outcome

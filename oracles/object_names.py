@@ -1,8 +1,8 @@
-"""What classes and exceptions are called, whatever they do when they are asked.
+"""Object names: the names of classes and the messages of exceptions, as text that UTF-8 can encode.
 
-A target may return and raise anything: an exception whose `__str__` raises, a class whose metaclass answers
-for its name, text with halves of surrogate pairs that no encoding has. What is recorded of them is plain text
-that any file takes.
+A target may return and raise anything: an exception whose `__str__` raises, a class whose metaclass overrides
+its name, text with lone surrogates. Each of them gets a plain name here.
+Invariant: nothing here raises for such an object.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ _MODULE: Any = type.__dict__["__module__"]
 
 
 def class_name(kind: type) -> str:
-    """The qualified name of a class; without the module for what Python has built in.
+    """The qualified name of a class, with its module unless that is `builtins`.
 
     >>> class_name(int), class_name(BaseException.__class__)
     ('int', 'type')
     """
-    # Of the class itself: a metaclass may say otherwise, or raise.
+    # `type`'s own descriptors: a metaclass may override `__qualname__`, or raise.
     name, module = _QUALNAME.__get__(kind), _MODULE.__get__(kind)
     if not isinstance(module, str) or module == "builtins":
         return encodable(name)
@@ -27,7 +27,7 @@ def class_name(kind: type) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says of itself."""
+    """The text of an exception, or a remark in brackets if its `__str__` raises."""
     try:
         return encodable(str(error))
     except BaseException as other:
@@ -35,5 +35,5 @@ def message_of(error: BaseException) -> str:
 
 
 def encodable(text: str) -> str:
-    """Text that UTF-8 has: halves of surrogate pairs are written as escapes, all else is as it was."""
+    """The text with lone surrogates written as escapes, so that UTF-8 can encode it."""
     return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")

@@ -1,4 +1,10 @@
-"""The verdict on one case: agree, poisoned or finding, asking for further runs only when needed."""
+"""Verdict: decide whether a case agrees, is a finding, or proves nothing.
+
+In: the observations of eager and of the target, and functions that make reruns. Out: a `Verdict`.
+
+A rerun costs as much as the case. `judge` asks for one only if the runs so far leave a difference that it may
+explain.
+"""
 
 from __future__ import annotations
 
@@ -33,26 +39,36 @@ def judge(
     clauses: Collection[str] = CLAUSES,
     arithmetic: Arithmetic = EXACTLY_AS_SAID,
 ) -> Verdict:
-    """Judge a target's snapshot by eager's.
+    """Judge a target's observation by eager's.
 
-    `reference` runs the same program eagerly in double precision; it is called only when elements
-    differ by more than a few units in the last place. Where the call drew random numbers it counts only if
-    it leaves the generators as eager does: then it has drawn the same numbers, which `replay_rng` can give
-    it. Give None, or have it give None, for a program that has no such twin. `control` runs eager again on
-    fresh arguments, and measures the terms of gradients; it is called only when there is something to find.
-    `densely` runs eager on fresh arguments with dense operands for each operation, and is called only when
-    elements differ all the same: what eager computes may depend on how tensors lie, and a target is right as
-    well if it computes that. `rounded` runs the reference with results rounded at random, from a seed; it is
-    called when no differences are left but in the lower half of the digits. So is `moved`, which runs eager
-    with each floating result moved by its last digit: what an intermediate that rounds otherwise makes of the
-    results, eager's kernels might have made as well. With `exact` elements must be
-    equal bit for bit, and none of these runs is used. What is of other clauses than `clauses` is not judged.
-    `arithmetic` says in which precision the target computes.
+    Args:
+        eager, target: the two observations.
+        reference: runs the same program eagerly in double precision. It is called only if elements differ by
+            more than a few units in the last place. If the call drew random numbers, the result is used only
+            if it leaves the generators as eager does: then it drew the same numbers, which `replay_rng` can
+            arrange. Give None, or return None, if the program has no version in double precision.
+        control: runs eager again on fresh arguments, and measures the terms of gradients. It is called only
+            if there is a difference.
+        densely: runs eager on fresh arguments with dense operands for each operation. It is called only if
+            elements still differ. ATen's results may depend on the layout of operands, and a target is right
+            if it computes what eager does for dense ones.
+        rounded: runs the reference with results rounded at random, from a seed. It is called only if all
+            differences that are left are in the lower half of the digits.
+        moved: runs eager with each floating result moved by its last digit, from a seed. It is called in the
+            same case as `rounded`: eager's own kernels might have rounded an intermediate in this way.
+        exact: elements must be equal bit for bit, and no rerun but `control` is used.
+        clauses: findings of other clauses are not judged.
+        arithmetic: in which precision the target computes.
 
-    The case is poisoned when the target refused it (without leaving a mark), when one of the two raised and
-    `errors` are not judged, when eager and its control differ, or when all that differs are elements that
-    are noise in eager itself.
+    Returns:
+        A verdict. The case proves nothing, and is poisoned, in four cases:
 
+        - the target refused it and changed nothing;
+        - one of the two raised and `errors` are not judged;
+        - eager and its control differ;
+        - all elements that differ are noise in eager itself.
+
+    Example:
         judge(observe(f, make), observe(compiled, make), None, lambda: observe(f, make)).outcome
     """
 
@@ -96,8 +112,8 @@ def judge(
                     left = compared(target, rounded(seed), again)
                     if not left:
                         return Verdict(Outcome.AGREE, (), "agree within the rounding of double precision")
-                    if not any(item.slight for item in left):  # what these differences stood before
-                        found = left
+                    if not any(item.slight for item in left):
+                        found = left  # the slight ones were rounding, these are not
                         break
             if moved is not None and double is not None and all(item.slight for item in found):
                 for seed in range(_ROUNDINGS):

@@ -1,14 +1,14 @@
-"""The graph compilers that ship, and the boxed calling convention.
+"""Graph compilers: the compiler `nop`, the boxed calling convention, and the call of a compiler.
 
-A compiler takes ``(fx.GraphModule, example_inputs)`` and returns a callable. A *boxed* callable takes one
-list, which it may clear so that inputs die early; any other takes the inputs as positional arguments. Both
-return a tuple or list.
+In: an `fx.GraphModule` and example inputs. Out: a callable. A *boxed* callable takes one list, which it may
+clear so that inputs are freed early. Any other callable takes the inputs as positional arguments. Both return
+a tuple or list.
 
-A backward graph's ``meta["donated"]`` has the positions of the inputs that nobody reads after it: the
-compiled graph may overwrite their memory, as it may AOTAutograd's donated buffers. A backward with
-``retain_graph=True`` is compiled for itself, with none.
+A backward graph's ``meta["donated"]`` has the positions of inputs that nobody reads afterwards. The compiled
+graph may overwrite their memory, as with AOTAutograd's donated buffers. A backward with ``retain_graph=True``
+is compiled separately, without donated inputs.
 
-`static_inputs` tells which inputs of a graph lie in one place from call to call: parameters and buffers.
+`static_inputs` gives the inputs whose memory stays the same from call to call: parameters and buffers.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def nop(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
 
 
 def require_compiler(option: str, compiler: Any) -> Compiler:
-    """A compiler that was given for an option, if it can be called.
+    """Return the compiler that was given for an option.
 
     Raises:
-        UnsupportedOption: it cannot: it is the name of a backend, say.
+        UnsupportedOption: it cannot be called, because it is the name of a backend, for example.
 
     Example:
         >>> require_compiler("fw_compiler", nop) is nop
@@ -65,7 +65,7 @@ def require_compiler(option: str, compiler: Any) -> Compiler:
 
 
 def make_boxed_func(function: Callable[..., Any]) -> Compiled:
-    """A boxed callable from one that takes positional arguments."""
+    """Make a boxed callable from one that takes positional arguments."""
 
     def boxed(arguments: list[Any]) -> Any:
         return function(*arguments)
@@ -75,7 +75,7 @@ def make_boxed_func(function: Callable[..., Any]) -> Compiled:
 
 
 def make_boxed_compiler(compiler: Compiler) -> Compiler:
-    """A compiler whose results are boxed, from one whose results are not."""
+    """Make a compiler with boxed results from one whose results take positional arguments."""
 
     def boxed(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         return make_boxed_func(compiler(module, example_inputs))
@@ -84,14 +84,14 @@ def make_boxed_compiler(compiler: Compiler) -> Compiler:
 
 
 def as_boxed(compiled: Compiled) -> Compiled:
-    """`compiled` as a boxed callable, whichever it is."""
+    """`compiled` as a boxed callable: itself, if it is one."""
     if getattr(compiled, "_boxed_call", False):
         return compiled
     return make_boxed_func(compiled)
 
 
 def defer_fake_values(module: fx.GraphModule, values: Callable[[], Mapping[fx.Node, Any]]) -> None:
-    """Have nodes get their ``meta["val"]`` when somebody is to look at it."""
+    """Set the ``meta["val"]`` of nodes only when `materialize_metadata` is called."""
 
     def complete(module: fx.GraphModule) -> None:
         for node, value in values().items():
@@ -101,12 +101,12 @@ def defer_fake_values(module: fx.GraphModule, values: Callable[[], Mapping[fx.No
 
 
 def defer_metadata(module: fx.GraphModule, complete: Callable[[fx.GraphModule], None]) -> None:
-    """Have a graph, or what is made of it, completed when somebody is to look at its nodes."""
+    """Call `complete` with the graph, or a copy of it, only when `materialize_metadata` is called."""
     module.meta[_PUT_OFF] = (*module.meta.get(_PUT_OFF, ()), complete)
 
 
 def materialize_metadata(module: fx.GraphModule) -> fx.GraphModule:
-    """The graph; what was put off has been done."""
+    """Run the deferred functions of a graph, and return it."""
     if _PUT_OFF in module.meta:
         with _completing:
             for complete in module.meta.get(_PUT_OFF, ()):
@@ -125,20 +125,20 @@ def example_inputs(module: fx.GraphModule) -> Sequence[Any]:
 
 
 def mark_static(module: fx.GraphModule, static: Iterable[bool]) -> None:
-    """Note which of a graph's first inputs lie in one place from call to call."""
+    """Mark those of a graph's first inputs whose memory stays the same from call to call."""
     inputs = module.graph.find_nodes(op="placeholder")
     for node, one in zip(inputs, static, strict=False):
         node.meta["static"] = one
 
 
 def static_inputs(module: fx.GraphModule) -> list[int]:
-    """The positions of a graph's inputs that lie in one place from call to call.
+    """The positions of a graph's inputs whose memory stays the same from call to call.
 
-    They are what the caller says they are: parameters and buffers of modules, what Dynamo has marked,
-    `num_params_buffers`.
+    The caller says which these are: parameters and buffers of modules, inputs that Dynamo has marked, and the
+    first `num_params_buffers` inputs. In a backward they are the ones that were saved unchanged.
 
-    In a backward these are the ones of them that were saved as they are. A compiler need not copy them into
-    memory of its own (for CUDA graphs); an optimizer or ``.data =`` may put others into their places.
+    A compiler for CUDA graphs need not copy them into memory of its own. But an optimizer, or ``.data =``,
+    may replace them.
 
     Example:
         >>> def compiler(module, example_inputs):
@@ -154,17 +154,17 @@ def static_inputs(module: fx.GraphModule) -> list[int]:
 
 
 def readable_graph(module: fx.GraphModule) -> str:
-    """A graph as Python, with sizes, strides, devices, and the lines that nodes come from."""
+    """A graph as Python text, with sizes, strides, devices, and the source lines of nodes."""
     completed = materialize_metadata(module)
     text: str = completed.print_readable(print_output=False, include_stride=True, include_device=True)
     return text
 
 
 def compile_graph(compiler: Compiler, module: fx.GraphModule, which: str) -> Compiled:
-    """Hand a graph to a compiler.
+    """Hand a graph to a compiler. `which` names the graph in logs and errors, such as ``forward``.
 
     Raises:
-        BackendError: what comes back cannot be called.
+        BackendError: the compiler returns an object that cannot be called.
     """
     with graph_names.compiling(module, which):
         title = graph_names.get_aot_graph_name()

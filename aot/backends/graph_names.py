@@ -1,4 +1,7 @@
-"""Names of what is being compiled, for compilers that name what they make, and for logs."""
+"""Graph names: the name of the graph that a thread compiles, for logs and for compilers that name their code.
+
+The first three functions have the names that they have in torch's AOTAutograd.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from torch import fx
 
 from aot.torch_internals import compile_logs
 
-_NUMBER = "aot_id"  # in a graph's meta: which compile it belongs to
-_COMPILE = "aot compile of Dynamo's"  # the same: which of Dynamo's that belongs to
+_NUMBER = "aot_id"  # key in a graph's meta: the number of its compile
+_COMPILE = "aot compile of Dynamo's"  # key in a graph's meta: the compile of Dynamo's
 _numbers = itertools.count()
 _here = threading.local()
 _model = "model"
@@ -32,8 +35,11 @@ def set_model_name(name: str) -> None:
 
 
 def get_aot_compilation_context() -> tuple[list[str], str, int]:
-    """What is being compiled in this thread: the graph, such as ``["0_forward"]`` (empty while none is), the
-    model's name, and how many graphs have been compiled before.
+    """The state of compilation in this thread.
+
+    Returns:
+        The graph that is being compiled, such as ``["0_forward"]``, or an empty list; the model's name; and
+        the number of graphs that were compiled before.
 
     Example:
         >>> aot.get_aot_compilation_context()
@@ -43,7 +49,7 @@ def get_aot_compilation_context() -> tuple[list[str], str, int]:
 
 
 def get_aot_graph_name() -> str:
-    """The name of the graph that is being compiled in this thread, unlike that of any other.
+    """The unique name of the graph that is being compiled in this thread.
 
     Example:
         >>> def compiler(graph, example_inputs):
@@ -57,7 +63,7 @@ def get_aot_graph_name() -> str:
 
 
 def assign_compile_id(*modules: fx.GraphModule | None) -> None:
-    """Say that these graphs belong to one compile, a new one."""
+    """Assign these graphs to one new compile."""
     one = next(_numbers)
     for module in modules:
         if module is not None:
@@ -66,14 +72,14 @@ def assign_compile_id(*modules: fx.GraphModule | None) -> None:
 
 
 def copy_compile_id(module: fx.GraphModule, other: fx.GraphModule) -> None:
-    """Say that `module` belongs to the compile of `other`."""
+    """Assign `module` to the compile of `other`."""
     module.meta[_NUMBER] = other.meta.get(_NUMBER)
     module.meta[_COMPILE] = other.meta.get(_COMPILE)
 
 
 @contextlib.contextmanager
 def compiling(module: fx.GraphModule, which: str) -> Iterator[None]:
-    """While this lasts, a graph is being compiled in this thread."""
+    """While it lasts, `module` is the graph that this thread compiles."""
     global _compiled
     if module.meta.get(_NUMBER) is None:
         assign_compile_id(module)

@@ -1,8 +1,8 @@
-"""A graph as a Python function that does nothing but call its operations, one after the other.
+"""Straight line: a graph as a Python function that only calls its operations, one after the other.
 
-What `GraphModule.forward` does, and made in a fraction of the time: fx writes code for people to read and to
-save, which finds every operation by its full name at each call, and compiles all of that. Here operations and
-constants are names in the function's own scope.
+In: an `fx.GraphModule`. Out: a function that does what `GraphModule.forward` does. It is made in a fraction
+of the time. fx writes code that people can read and save, which looks up every operation by its full name at
+each call. Here operations and constants are names in the function's own scope.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ _LITERALS = (int, bool, str, type(None))
 
 
 class _NotStraightLine(Exception):
-    """There is something in the graph that is not written here."""
+    """The graph has a node or an argument that this module does not write."""
 
 
 def compile_straight_line(module: fx.GraphModule) -> Callable[..., Any] | None:
-    """What runs the module's graph, as it is now; None where that is left to fx.
+    """A function that runs the module's present graph; None if fx has to write the code.
 
-    As in fx's code values die after their last use, and what the module holds is looked up at each call.
+    As in fx's code, values are freed after their last use, and attributes of the module are read at each
+    call.
 
     Example:
         >>> module = torch.fx.symbolic_trace(lambda x: x.sin())  # doctest: +SKIP
@@ -75,7 +76,7 @@ class _Writer:
                     lines.append(f" del {', '.join(self._names[one] for one in dying[node])}")
         body = "\n".join(lines)
         exec(compile(f"def forward({', '.join(parameters)}):\n{body}\n", "<graph>", "exec"), self._scope)
-        forward: Callable[..., Any] = self._scope.pop("forward")  # which would keep itself alive
+        forward: Callable[..., Any] = self._scope.pop("forward")  # in its own scope it would stay alive
         return forward
 
     def _call_source(self, node: fx.Node) -> str:
@@ -120,7 +121,7 @@ class _Writer:
         return self._constant(value)
 
     def _constant(self, value: Any) -> str:
-        """A name for it. (The scope keeps it alive, and its id.)"""
+        """The name of a constant in the scope, which keeps it alive, so that its id stays its own."""
         name = self._constants.get(id(value))
         if name is None:
             name = self._constants[id(value)] = f"c{next(self._numbers)}"

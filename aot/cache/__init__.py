@@ -1,8 +1,18 @@
-"""Compiles of front ends' graphs, kept on disk for other processes.
+"""Cache: compiles of front ends' graphs on disk, for other processes.
 
-What is kept is all that capture, differentiation and partitioning find out (`Lowered`), as data; what
-compilers make of graphs is not. `python -m aot.cache` tells what is there.
-Invariant: what was read is data, and nothing of it is executed but operators of a table.
+In: a front end's graph and a call. Out: a `Lowered`, which is the result of capture, differentiation and
+partitioning, as data. The code that compilers make of graphs is not stored. `python -m aot.cache` shows the
+cache.
+
+Modules in reading order:
+
+- `entry`: the place of one compile; `key`: a digest of everything that the compile depends on.
+- `store`: a folder of entries; `private_files`, `seal`: files that only their user can write.
+- `codec`, `graph_codec`, `operator_table`, `json_decoder`: plans and graphs as data, and back.
+- `validation`: whether the parts of what was read belong together.
+- `source_digest`, `bytecode_interpreter`, `library_purity`: what the Python of a custom operator depends on.
+
+Invariant: what was read is data. Nothing of it is executed except operators of a table.
 
 Example:
     >>> with aot.config.patch(cache=tmp_path):
@@ -39,7 +49,11 @@ _VARIABLE = "AOTFUZZ_CACHE_DIR"
 
 
 def configured_store() -> Store | None:
-    """The cache by the settings of now, if there is to be one."""
+    """The cache that the present settings name; None if they turn it off.
+
+    The setting `cache` is a folder, True, None or False. With True and None the environment variable
+    ``AOTFUZZ_CACHE_DIR`` names the folder. Without it, True means the usual folder, and None no cache.
+    """
     settings = config.settings()
     where = settings.cache
     if where is None or where is True:
@@ -51,7 +65,7 @@ def configured_store() -> Store | None:
 
 
 def stats() -> Stats:
-    """What is in the cache: that of the settings, or else the usual one.
+    """Statistics of the cache that the settings name, or else of the usual one.
 
     Example:
         >>> with aot.config.patch(cache=tmp_path):
@@ -62,7 +76,7 @@ def stats() -> Stats:
 
 
 def clear() -> int:
-    """Empty the same one; how many entries there were.
+    """Empty the cache of `stats`, and return how many entries there were.
 
     Example:
         >>> with aot.config.patch(cache=tmp_path):

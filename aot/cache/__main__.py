@@ -22,8 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m aot.cache", description=__doc__)
     parser.add_argument("--folder", help="where it is (default: AOTFUZZ_CACHE_DIR, or the usual place)")
     commands = parser.add_subparsers(dest="command", required=True)
-    told = commands.add_parser("stats", help="entries, their size, hits, misses, what was not kept and why")
-    told.add_argument("--json", action="store_true", help="print one JSON object")
+    stats_parser = commands.add_parser(
+        "stats", help="entries, their size, hits, misses, what was not kept and why"
+    )
+    stats_parser.add_argument("--json", action="store_true", help="print one JSON object")
     commands.add_parser("clear", help="take all entries away")
     options = parser.parse_args(arguments)
     with config.patch(cache=options.folder or True):

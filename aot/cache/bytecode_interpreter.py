@@ -1,12 +1,13 @@
-"""What a function reads of what is outside of it, followed through its bytecode.
+"""Bytecode interpreter: an abstract interpretation of a function that finds what it reads from outside.
 
-In: a function, and `Objects`, which make data of objects. Out: the reads, as data that differs where any of
-them does. Code is interpreted on two kinds of values: what follows from arguments and from data in the key
-(`ANY`), and objects that were found outside (`OutsideObject`), which turn into the former where they are
-used. A read is followed only where each step of it is known: a variable, an attribute of a module, of a class
-or of a function, an import. What is not known to be harmless has no data (`Uncacheable`): an object that goes
-where its attributes may be read, a function of a library in no table (`library_purity`), an instruction that
-is none of those below.
+In: a function, and `Objects`, which turn objects into data. Out: the reads as data, which differs if one of
+them does. There are two kinds of values. `ANY` is a value that follows from arguments and from data in the
+key. An `OutsideObject` was found outside of the function, and becomes `ANY` where it is used.
+
+A read is followed only if each of its steps is known: a variable, an import, or an attribute of a module, a
+class or a function. The rest has no data (`Uncacheable`). This is an object that goes where any of its
+attributes may be read, a function of a library that is in no table (`library_purity`), and an instruction
+that is not handled here.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ OBJECTS = "a custom operator that reads Python objects"
 CALLS = "a custom operator that calls what may read anything"
 CHANGES = "a custom operator that changes what is outside of it"
 CODE = "a custom operator with code that is not followed"
-VERSION = (3, 11)  # of the instructions below
+VERSION = (3, 11)  # the version of Python whose instructions are handled here
 _MOST_STEPS = 20_000
-EMPTY = types.CellType()  # of no kind that is followed
+EMPTY = types.CellType()  # stands for no object; cells are not followed
 _CONTAINERS = (list, dict)
 SETS = (set, frozenset)
-_READING = frozenset(("get", "keys", "values", "items", "index", "count", "copy"))  # of containers
+_READING = frozenset(("get", "keys", "values", "items", "index", "count", "copy"))  # methods of containers
 
 
 class _Any:
-    """What follows from arguments, and from what is in the key."""
+    """A value that follows from arguments and from data in the key."""
 
 
 class _Null:
-    """No value, where an instruction leaves a place for one."""
+    """The empty place that some instructions leave on the stack."""
 
 
 ANY, NULL = _Any(), _Null()
@@ -52,7 +53,7 @@ ANY, NULL = _Any(), _Null()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutsideObject:
-    """An object from outside."""
+    """An object that was found outside of the function."""
 
     value: Any
 
@@ -68,46 +69,46 @@ Value = _Any | _Null | OutsideObject
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is on the stack, and in the variables, before an instruction."""
+    """The stack and the variables before an instruction."""
 
     stack: tuple[Value, ...]
     names: Mapping[str, Value]
 
 
 class Objects(Protocol):
-    """What is known of the objects that code comes by."""
+    """Turns the objects that code reads into data."""
 
     def data(self, value: Any) -> Data:
-        """An object that goes where any value may go, as data."""
+        """The data of an object that goes where any value may go."""
 
     def container_digest(self, value: Any) -> Data:
-        """A container of which the entries do."""
+        """The data of a container whose entries go where any value may go."""
 
     def ask(self, name: str) -> None:
-        """An attribute of some value is read."""
+        """Record that an attribute of some value is read."""
 
     def store(self, name: str) -> None:
-        """An attribute of some value is written."""
+        """Record that an attribute of some value is written."""
 
 
 def object_title(value: Any) -> str:
-    """What to call an object in a message."""
+    """The name of an object in a message."""
     kind: Any = type(value)
     if kind is types.ModuleType:
         return f"module {vars(value).get('__name__')}"
     if kind in (types.FunctionType, types.BuiltinFunctionType):
         return f"{value.__module__}.{value.__qualname__}"
     of = value if issubclass(kind, type) else kind
-    # (A metaclass may say anything of what is asked for otherwise.)
+    # `type.__getattribute__`, because a metaclass may override the attributes.
     names = [type.__getattribute__(of, name) for name in ("__module__", "__qualname__")]
     return ".".join(name for name in names if type(name) is str)
 
 
 def reads_of_function(objects: Objects, function: types.FunctionType) -> list[Data]:
-    """What a function reads; the code that it runs is in the key by itself.
+    """Find what a function reads. Its own code is in the key separately.
 
     Raises:
-        Uncacheable: that is not known.
+        Uncacheable: a read cannot be followed.
     """
     if sys.version_info[:2] != VERSION:
         raise Uncacheable(CODE, f"Python {sys.version_info[0]}.{sys.version_info[1]}")
@@ -117,7 +118,7 @@ def reads_of_function(objects: Objects, function: types.FunctionType) -> list[Da
     try:
         frame.run()
     except (AssertionError, LookupError, RecursionError, ValueError) as error:
-        # (Of code that no compiler has made, or of functions that call each other too deep.)
+        # Code that no compiler has made, or functions that call each other too deeply, may raise anything.
         raise Uncacheable(CODE, f"{function.__qualname__}: {type(error).__name__}") from None
     return frame.reads
 
@@ -130,7 +131,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _imported_module(name: str, level: int, space: Mapping[str, Any], whole: bool) -> Any:
-    """The module that an import gives, if all of the path is there already: its first, or the `whole`."""
+    """The module that an import gives, if all of its path is loaded: the first, or the last if `whole`."""
     package = space.get("__package__")
     if level:
         try:
@@ -145,7 +146,7 @@ def _imported_module(name: str, level: int, space: Mapping[str, Any], whole: boo
 
 
 class Frame:
-    """One function's code, as it is followed."""
+    """The interpretation of one function's code."""
 
     def __init__(
         self,
@@ -167,7 +168,7 @@ class Frame:
         self._at = 0
 
     def run(self) -> None:
-        """Follow all ways through the code."""
+        """Interpret all paths through the code."""
         bytecode = dis.Bytecode(self._code)
         instructions = list(bytecode)
         places = {one.offset: i for i, one in enumerate(instructions)}
@@ -197,7 +198,7 @@ class Frame:
             raise Uncacheable(CODE, self._code.co_name)
         stack = tuple(map(self._either_value, one.stack, other.stack))
         both = [*one.names, *(name for name in other.names if name not in one.names)]
-        # (Where a variable has no value on one way, that way ends where it is read.)
+        # If a variable has no value on one path, that path ends where the variable is read.
         return State(
             stack,
             {name: self._either_value(one.names.get(name), other.names.get(name)) for name in both},
@@ -213,7 +214,7 @@ class Frame:
         return self._use_values(one, other)
 
     def _use_values(self, *values: Value) -> Value:
-        """They go where any value may go."""
+        """Use values where any value may go."""
         for value in values:
             if isinstance(value, OutsideObject):
                 self.reads.append([self._at, self._objects.data(value.value)])
@@ -222,7 +223,7 @@ class Frame:
         return ANY
 
     def _read_containers(self, *values: Value) -> Value:
-        """The same of what is read and kept nowhere, which may be containers."""
+        """Use values that are read and not kept, so that they may also be containers."""
         for value in values:
             if isinstance(value, OutsideObject) and type(value.value) in _CONTAINERS:
                 self.reads.append([self._at, self._objects.container_digest(value.value)])
@@ -231,7 +232,7 @@ class Frame:
         return ANY
 
     def _interpret_instruction(self, one: dis.Instruction, state: State) -> list[tuple[int | None, State]]:
-        """The states after an instruction, and where they lead."""
+        """The states after an instruction, each with the offset of the next instruction, or None."""
         self._steps += 1
         if self._steps > _MOST_STEPS:
             raise Uncacheable(CODE, f"{self._code.co_name} is too long")
@@ -259,7 +260,7 @@ class Frame:
         kept = here if name in ("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP") else here[:-1]
         return [(None, State(here[:-1], names)), (one.argval, State(kept, names))]
 
-    # The instructions, each as what it does to the stack and the variables.
+    # One method for each instruction, which changes the stack and the variables.
 
     def _nothing(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
         pass
@@ -363,7 +364,7 @@ class Frame:
         stack.append(ANY)
 
     def _extend(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
-        """(The container is new. What is added to it may be one that is only read.)"""
+        """Extend a new container. The added value may be a container that is only read."""
         self._read_containers(stack.pop())
 
     def _add_pair(self, one: dis.Instruction, stack: list[Value], names: dict[str, Value]) -> None:
@@ -447,7 +448,7 @@ class Frame:
         stack += [ANY, ANY]
 
     def _interpret_attribute(self, owner: Value, name: str) -> Value:
-        """An attribute of a value, or of what was found."""
+        """The value of an attribute."""
         if not isinstance(owner, OutsideObject):
             self._objects.ask(name)
             return self._use_values(owner)
@@ -471,7 +472,7 @@ class Frame:
 
 
 def _read_class_attribute(cls: type, name: str) -> Any:
-    """What a class of the user's has, as it is read from the class."""
+    """An attribute of a user's class, as code reads it from the class."""
     if any(type(base) is not type for base in cls.__mro__) or hasattr(type, name):
         raise Uncacheable(OBJECTS, object_title(cls))
     found = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), EMPTY)
@@ -483,7 +484,7 @@ def _read_class_attribute(cls: type, name: str) -> Any:
 
 
 def _read_torch_op(value: Any, name: str) -> Any:
-    """What `torch.ops`, a namespace in it, or an operator has under a name."""
+    """An attribute of `torch.ops`, of a namespace in it, or of an operator."""
     ops: Any = torch.ops
     if value is ops and not name.startswith("_"):
         return getattr(ops, name)
@@ -507,7 +508,7 @@ def _parameters(code: types.CodeType) -> tuple[str, ...]:
 _IMPORT = builtins.__import__
 _OPERATORS = (type(torch.ops), type(torch.ops.aten), op_queries.OpOverloadPacket)
 _Step = Callable[["Frame", dis.Instruction, list[Value], dict[str, Value]], None]
-# How many values an instruction takes that nothing comes after.
+# How many values an instruction takes that ends a path, such as a return.
 _ENDS: Mapping[str, Callable[[dis.Instruction], int]] = {
     "RETURN_VALUE": lambda one: 1,
     "RAISE_VARARGS": lambda one: one.arg or 0,

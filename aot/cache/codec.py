@@ -1,10 +1,10 @@
-"""Dataclasses of a compile as plain data, and back.
+"""Codec: the dataclasses of a compile as plain data, and back.
 
-In: a value and its type hint. Out: lists, strings, numbers, booleans and None, as JSON has them; and the
-value again. What is read is a stranger's: each field is parsed by its hint into a value of that type, before
-anything else sees it. Classes are those that hints name, operators those of `operator_table`, words one of
-those that a `Literal` lists. A text that is nothing of these (a `str`) reaches generated code as a literal
-alone. Nothing is called.
+In: a value and its type hint. Out: lists, strings, numbers, booleans and None, as in JSON; and the value
+again. Data that is read is a stranger's. So each field is parsed by its hint into a value of that type before
+other code sees it. Classes are those that hints name, operators those of `operator_table`, words those of a
+`Literal`. Any other text (a `str`) reaches generated code only as a literal.
+Invariant: decoding calls no function of the data's choice.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from aot.tensors.subclasses import SubclassCreationMeta, SubclassMeta
 from aot.tensors.symbolic_sizes import NO_SIZES, SYMBOLIC, Computed, ShapeGuards
 from aot.torch_internals import op_queries
 
-Data = Any  # what JSON has
+Data = Any  # a value that JSON can represent
 
 
 class Uncacheable(Exception):
-    """What is not kept on disk.
+    """A compile, or a part of it, must not be stored.
 
     Attributes:
-        reason: in few words, the same for all of the kind: these are counted.
+        reason: a few words, the same for all cases of a kind, because statistics count them.
     """
 
     def __init__(self, reason: str, what: object = "") -> None:
@@ -59,27 +59,29 @@ class Uncacheable(Exception):
 
 
 class Corrupt(Exception):
-    """What is read is nothing that was written."""
+    """Data that was read is nothing that this module writes."""
 
 
 class Encoder:
-    """One value being turned into data.
+    """The state while one value is turned into data.
 
     Args:
-        operators: custom operators that it may hold, by name and overload.
+        operators: custom operators that the value may hold, as (name, overload).
     """
 
     def __init__(self, operators: Names = frozenset()) -> None:
         self.operators = operators
-        self.steps: dict[int, int] = {}  # which step it is; the code generator goes by identity
+        self.steps: dict[
+            int, int
+        ] = {}  # numbers of steps by id, because the code generator compares identity
         self.calls: dict[int, int] = {}
-        self.kept: list[object] = []  # so that identities stay theirs
+        self.kept: list[object] = []  # keeps objects alive, so that no id is used twice
 
     def constant(self, value: Any) -> Data:
-        """An argument of an operation, or something else that a graph holds as it is.
+        """An argument of an operation, or another constant of a graph, as data.
 
         Raises:
-            Uncacheable: it is of another kind.
+            Uncacheable: it is of a type that is not stored.
         """
         kind = type(value)
         if value is None or kind in (bool, int, str):
@@ -103,17 +105,17 @@ class Encoder:
         return self.encode_object(value)
 
     def immutable(self, value: Any) -> Data:
-        """Containers of fx, which are lists and dicts that do not change."""
+        """The immutable lists and dicts of fx, as data."""
         if isinstance(value, dict):
             return ["dict", *([self.constant(k), self.constant(v)] for k, v in value.items())]
         return ["list", *map(self.constant, value)]
 
     def encode_object(self, value: Any) -> Data:
-        """What only graphs hold."""
+        """An object that only graphs hold, as data."""
         raise Uncacheable("a constant of another type", type(value))
 
     def operator(self, op: Any) -> Data:
-        """An operator, by the name of its schema and its overload."""
+        """An operator as the name of its schema and its overload."""
         name, overload = op._schema.name, op._overloadname
         if op.namespace not in OURS and (name, overload) not in self.operators:
             raise Uncacheable("an operator that is not torch's", op)
@@ -121,10 +123,10 @@ class Encoder:
 
 
 class Decoder:
-    """One value being read.
+    """The state while one value is read.
 
     Args:
-        operators: custom operators that may be called, by name and overload.
+        operators: custom operators that may be called, as (name, overload).
     """
 
     def __init__(self, operators: Names = frozenset()) -> None:
@@ -133,7 +135,7 @@ class Decoder:
         self.calls: dict[int, object] = {}
 
     def constant(self, data: Data) -> Any:
-        """The reverse of `Encoder.constant`.
+        """The inverse of `Encoder.constant`.
 
         Raises:
             Corrupt: there is no such value.
@@ -165,11 +167,11 @@ class Decoder:
         return self.decode_object(tag, rest)
 
     def decode_object(self, tag: str, rest: list[Data]) -> Any:
-        """The reverse of `Encoder.encode_object`."""
+        """The inverse of `Encoder.encode_object`."""
         raise Corrupt(f"no constant: {tag:.80}")
 
     def operator(self, data: Data) -> op_queries.OpOverload:
-        """The reverse of `Encoder.operator`: an operator that torch has by that name."""
+        """The inverse of `Encoder.operator`: torch's operator of that name."""
         name, overload = map(text_of, parts(data, 2))
         op = find_operator(name, overload, self.operators)
         if op is None:
@@ -178,12 +180,12 @@ class Decoder:
 
 
 def text_of(value: Data) -> str:
-    """A string."""
+    """The value, if it is a string; else `Corrupt` is raised."""
     return require_type(value, str)  # type: ignore[no-any-return]
 
 
 def require_int(value: Data) -> int:
-    """An int that torch can take."""
+    """The value, if it is an int of 64 bits that torch takes; else `Corrupt` is raised."""
     if not -(1 << 63) <= require_type(value, int) < 1 << 63:
         raise Corrupt("a number of more than 64 bits")
     return int(value)
@@ -194,28 +196,28 @@ LARGEST = 1 << 62
 
 
 def parts(value: Data, count: int) -> list[Data]:
-    """A list of so many."""
+    """The value, if it is a list of `count` items; else `Corrupt` is raised."""
     if type(value) is not list or len(value) != count:
         raise Corrupt(f"{count} parts are expected: {value!r:.80}")
     return value
 
 
 def entry(known: Sequence[Any], number: Data) -> Any:
-    """The one of that number."""
+    """The item with this number; `Corrupt` is raised if there is none."""
     if type(number) is not int or not 0 <= number < len(known):
         raise Corrupt(f"none of {len(known)}: {number!r:.80}")
     return known[number]
 
 
 def require_type(value: Any, kind: type) -> Any:
-    """A value of exactly this type, or of one that is not Python's own."""
+    """The value, if it is exactly of this type, or an instance of a class that is not Python's own."""
     if type(value) is not kind:
         raise Corrupt(f"a {kind.__name__} is expected, and not {value!r:.80}")
     return value
 
 
 def identifier(value: Data) -> str:
-    """A name that may stand in generated code."""
+    """The value, if it is a name that may stand in generated code; else `Corrupt` is raised."""
     if not _is_identifier(text_of(value)):
         raise Corrupt(f"no name: {value!r:.80}")
     return str(value)
@@ -243,7 +245,7 @@ OURS = TORCHS
 
 
 def _takes_text(kind: type[Exception]) -> bool:
-    """Whether an exception can be made of its message alone."""
+    """Whether an exception class can be called with a message only."""
     try:
         return str(kind("a message")) == "a message"
     except TypeError:
@@ -264,7 +266,7 @@ Unpack = Callable[[Decoder, Data], Any]
 
 @functools.cache
 def _codec(hint: Any) -> tuple[Pack, Unpack]:
-    """What turns values of a type hint into data, and back."""
+    """The two functions that turn values of a type hint into data, and back."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return Encoder.constant, Decoder.constant
@@ -284,7 +286,7 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
         return _pack_sizes, lambda context, data: NO_SIZES
     if hint is type or origin is type:
         return _choice_codec(_RAW if hint is type else _EXCEPTIONS)
-    if origin in (types.UnionType, typing.Union):  # (the latter of words)
+    if origin in (types.UnionType, typing.Union):  # `Union` in hints of words
         return _union_codec(inner)
     if origin is tuple and inner[-1] is Ellipsis:
         return _sequence_codec(inner[0], tuple)
@@ -310,7 +312,7 @@ def _codec(hint: Any) -> tuple[Pack, Unpack]:
 
 
 def _require_possible_geometry(where: Geometry) -> Geometry:
-    """A geometry that a tensor can have: of no elements there may be as many along another dimension."""
+    """The geometry, if a tensor can have it; else `Corrupt` is raised. An empty tensor has a limit too."""
     numbers = (*where.size, *where.stride, where.offset)
     if len(where.size) != len(where.stride) or not all(0 <= n < LARGEST for n in numbers):
         raise Corrupt("no geometry")
@@ -320,10 +322,10 @@ def _require_possible_geometry(where: Geometry) -> Geometry:
 
 
 def encode(context: Encoder, hint: Any, value: Any) -> Data:
-    """A value of a type as data.
+    """Turn a value of the type `hint` into data.
 
     Raises:
-        Uncacheable: it holds what cannot be.
+        Uncacheable: it holds an object that must not be stored.
 
     Example:
         >>> encode(Encoder(), Geometry, Geometry((2,), (1,), 0, torch.float32))
@@ -333,10 +335,10 @@ def encode(context: Encoder, hint: Any, value: Any) -> Data:
 
 
 def decode(context: Decoder, hint: Any, data: Data) -> Any:
-    """The reverse of `encode`.
+    """The inverse of `encode`.
 
     Raises:
-        Corrupt: it is no such value.
+        Corrupt: the data is no value of the type `hint`.
     """
     return _codec(hint)[1](context, data)
 
@@ -361,14 +363,14 @@ def _pack_natural(context: Encoder, value: Any) -> Data:
 
 
 def _unpack_natural(context: Decoder, data: Data) -> Any:
-    """(It may be a set of tangents, and have a bit for each.)"""
+    """A number that is not negative, of any size: a set of tangents has a bit for each."""
     if require_type(data, int) < 0:
         raise Corrupt(f"a number below zero: {data}")
     return data
 
 
 def _word_codec(known: tuple[str, ...]) -> tuple[Pack, Unpack]:
-    """One of some words."""
+    """The codec of a `Literal` of words."""
 
     def pack_one(context: Encoder, value: Any) -> Data:
         if value not in known:
@@ -384,7 +386,7 @@ def _word_codec(known: tuple[str, ...]) -> tuple[Pack, Unpack]:
 
 
 def _pack_no_path(context: Encoder, value: Any) -> Data:
-    """The way from a wrapper subclass to a part of it: no entry has such."""
+    """The path into a wrapper subclass, which must be empty: such compiles are not stored."""
     if value:
         raise Uncacheable("a tensor subclass")
     return []
@@ -412,7 +414,7 @@ def _choice_codec(known: Mapping[str, type]) -> tuple[Pack, Unpack]:
 
 
 def _union_codec(kinds: tuple[Any, ...]) -> tuple[Pack, Unpack]:
-    """None, or one of several; which one is told by its name, where they are several."""
+    """The codec of None or one of several classes. If there are several, the data has the class's name."""
     others = [kind for kind in kinds if kind is not types.NoneType]
     named = {kind.__name__: _codec(kind) for kind in others} if len(others) > 1 else {}
     only = None if named else _codec(others[0])
@@ -467,7 +469,7 @@ def _field_codecs(
 
 
 def _record_codec(kind: Any) -> tuple[Pack, Unpack]:
-    """A dataclass, or a tuple with names, by its fields."""
+    """The codec of a dataclass or a named tuple, field by field."""
     hints = typing.get_type_hints(kind)
     if issubclass(kind, tuple):
         names: list[str] = list(kind._fields)
@@ -504,7 +506,9 @@ def _may_be_reshape(change: MetadataMutation) -> bool:
 
 
 def _may_be_saved(saved: Saved) -> bool:
-    return saved.how is not SaveStrategy.LIVE  # which a backward writes to, and no entry's does
+    return (
+        saved.how is not SaveStrategy.LIVE
+    )  # only for a backward that writes to it, and such a compile is not stored
 
 
 _MAY_BE: dict[type, Callable[[Any], bool]] = {
@@ -540,7 +544,7 @@ def _unpack_arguments(context: Decoder, data: Data) -> Any:
 
 
 def _pack_call(context: Encoder, value: Any) -> Data:
-    """Which call of an operation it is."""
+    """The number of a call of an operation, by identity."""
     if value is None:
         return None
     context.kept.append(value)

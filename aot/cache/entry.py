@@ -1,8 +1,9 @@
-"""The place of one compile in the cache.
+"""Cache entry: the place of one compile in the cache.
 
-In: a front end's graph and a call of it. Out: a `CacheEntry`, which reads what another process has found out
-about them, or keeps what this one does. An entry that cannot be read is dropped, with a warning; nothing
-raises.
+In: a front end's graph and a call of it. Out: a `CacheEntry`, which reads the `Lowered` of another process,
+or writes the one of this process.
+Invariant: nothing here raises because of what is on disk. An entry that cannot be read is dropped with a
+warning.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def entry_of(
     spec: pytree.TreeSpec,
     options: Options,
 ) -> CacheEntry | None:
-    """The place of a call's compile; None where it is not to be kept. See `cache_key`."""
+    """The place of a call's compile; None if it must not be stored. For the arguments see `cache_key`."""
     try:
         views = frozenset(i for i, tensor in enumerate(arguments.tensors) if tensor._is_view())
         return CacheEntry(folder, cache_key(module, places, arguments, spec, options), views, len(places))
@@ -53,11 +54,13 @@ def _uncached(folder: Store, error: Uncacheable) -> None:
 
 
 class CacheEntry:
-    """One place.
+    """The place of one compile.
 
     Args:
-        views: which tensors of the call are views.
-        places: how many places the module has for tensors; None for what is no module.
+        folder: the cache.
+        key: the key of the compile.
+        views: the positions of tensors of the call that are views.
+        places: how many places the module has for tensors; None if there is no module.
     """
 
     def __init__(self, folder: Store, key: Key, views: frozenset[int], places: int | None) -> None:
@@ -65,21 +68,21 @@ class CacheEntry:
         self._key = key
         self._views = views
         self._places = places
-        self._content = b""  # what was read, as a digest
+        self._content = b""  # a digest of what was read
         self._failure: Exception | None = None
 
     def read(self) -> Lowered | None:
-        """What is there."""
+        """Read the entry; None if there is none, or it is damaged."""
         content = self._folder.read(self._key.digest)
         if content is not None:
             try:
-                blueprint = self._unpack_compile(parse_json(content))
-            except Exception as error:  # (Whatever a stranger's data may lead to.)
+                lowered = self._unpack_compile(parse_json(content))
+            except Exception as error:  # data of a stranger may lead to any error
                 self._drop(error)
             else:
                 self._content = hashlib.sha256(content).digest()
                 self._note("hit")
-                return blueprint
+                return lowered
         self._note("miss")
         return None
 
@@ -88,50 +91,49 @@ class CacheEntry:
         self._folder.note(what)
 
     def discard(self, error: Exception) -> None:
-        """What is there could not be used. If nothing is wrong with what it was to be given to, and it can be
-        compiled, it is dropped."""
+        """Record that the entry could not be used. If the call can be compiled, `write` drops the entry."""
         self._failure = error
 
     def _drop(self, error: Exception) -> None:
         self._folder.drop(self._key.digest, f"{type(error).__name__}: {error}")
 
-    def encode(self, blueprint: Lowered, order: StreamOrder | None) -> bytes | None:
-        """What would be kept of a compile; None where it is not to be."""
+    def encode(self, lowered: Lowered, order: StreamOrder | None) -> bytes | None:
+        """The bytes to store of a compile; None if it must not be stored."""
         try:
             if order is not None:
                 raise Uncacheable("CUDA streams or events of this process")
-            return self._pack_compile(blueprint)
+            return self._pack_compile(lowered)
         except Uncacheable as error:
             _uncached(self._folder, error)
             return None
 
     def write(self, packed: bytes) -> None:
-        """Keep it."""
+        """Store a compile, and first drop the old entry if it could not be used."""
         if self._failure is not None:
             self._drop(self._failure)
         self._folder.write(self._key.digest, packed)
 
-    def matches(self, blueprint: Lowered) -> bool:
-        """Whether it is what was read."""
+    def matches(self, lowered: Lowered) -> bool:
+        """Whether a compile has the data that was read."""
         try:
-            return hashlib.sha256(self._pack_compile(blueprint)).digest() == self._content
+            return hashlib.sha256(self._pack_compile(lowered)).digest() == self._content
         except Uncacheable:
             return False
 
-    def _pack_compile(self, blueprint: Lowered) -> bytes:
-        if blueprint.plan.runs_python:
+    def _pack_compile(self, lowered: Lowered) -> bytes:
+        if lowered.plan.runs_python:
             raise Uncacheable("Python that runs in the backward")
         operators = self._key.operators
         context = Encoder(operators)
         data = [
-            encode(context, Plan, blueprint.plan),
-            encode_graph(blueprint.forward, operators),
-            [None if b is None else encode_graph(b, operators) for b in blueprint.backwards],
-            list(blueprint.again),
-            encode(context, ViewAndMutationMeta, blueprint.metadata),
-            tree_structure(blueprint.spec),
-            sorted(blueprint.grad_targets),
-            encode(context, CastUse, blueprint.casts),
+            encode(context, Plan, lowered.plan),
+            encode_graph(lowered.forward, operators),
+            [None if b is None else encode_graph(b, operators) for b in lowered.backwards],
+            list(lowered.again),
+            encode(context, ViewAndMutationMeta, lowered.metadata),
+            tree_structure(lowered.spec),
+            sorted(lowered.grad_targets),
+            encode(context, CastUse, lowered.casts),
         ]
         return json.dumps(data, separators=(",", ":")).encode()
 
@@ -139,7 +141,7 @@ class CacheEntry:
         plan, forward, backwards, again, metadata, tree, differentiated, casts = parts(data, 8)
         operators, mode = self._key.operators, functools.cache(torch_fakes.FakeTensorMode)
         context = Decoder(operators)
-        blueprint = Lowered(
+        lowered = Lowered(
             decode(context, Plan, plan),
             decode_graph(forward, operators, mode),
             tuple(
@@ -151,12 +153,12 @@ class CacheEntry:
             decode(context, frozenset[int], differentiated),
             decode(context, CastUse, casts),
         )
-        check_lowered(blueprint, self._views, self._places)
-        return blueprint
+        check_lowered(lowered, self._views, self._places)
+        return lowered
 
 
 def _tree_from_structure(data: Data) -> Any:
-    """The reverse of `tree_structure`."""
+    """The inverse of `tree_structure`."""
     if data is None or type(data) is int:
         return data
     kind, *rest = require_type(data, list)

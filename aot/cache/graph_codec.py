@@ -1,10 +1,14 @@
-"""Graphs of operations as plain data, and back.
+"""Graph codec: graphs of operations as plain data, and back.
 
-In: a `GraphModule` of a trace, whose nodes know the metadata of their values. Out: data; and the same graph
-again, with fake tensors of its own. A node calls an operator of `operator_table`, by itself or through
-one of our few functions, with arguments that its schema takes; or takes one of several results by its number;
-or, if the graph may write, copies a value into an input. Names are identifiers, and constants are small
-tensors, as bytes.
+In: a `GraphModule` of a trace, whose nodes have the metadata of their values. Out: data; and the same graph
+again, with fake tensors of its own. A node of a stored graph does one of three things:
+
+- It calls an operator of `operator_table`, directly or by a function of this compiler, with arguments that
+  the operator's schema accepts.
+- It takes one of several results by its number.
+- It copies a value into an input.
+
+Names are identifiers. Constants are small tensors, as bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ from aot.ops.classify import call_on_clones
 from aot.tensors.geometry import Geometry
 from aot.torch_internals import fx_graphs, mode_stacks, op_queries, torch_fakes
 
-LARGEST_CONSTANT = 1 << 16  # bytes; a larger one is data, and not a literal of the program
+LARGEST_CONSTANT = 1 << 16  # bytes; a larger constant is no literal of a program
 _TAGS = ("is_forward", "is_backward", "must_be_in_backward")
 _TITLES = ("Joint", "Forward", "Backward")
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]{0,500}")
@@ -72,7 +76,7 @@ class _Nodes(Encoder):
         return super().encode_object(value)
 
     def target(self, value: Any) -> Data:
-        """What a node calls."""
+        """The target of a node as data."""
         own = getattr(value, "__name__", "")
         if _OWN.get(own) is value:
             return own
@@ -94,7 +98,7 @@ class _Made(Decoder):
         return super().decode_object(tag, rest)
 
     def target(self, data: Data) -> Any:
-        """The reverse of `_Nodes.target`."""
+        """The inverse of `_Nodes.target`."""
         if type(data) is str:
             if data not in _OWN:
                 raise Corrupt(f"nothing to call: {data:.80}")
@@ -103,14 +107,14 @@ class _Made(Decoder):
 
 
 class _Table:
-    """Values of which many are alike, each as data once."""
+    """A table of values, in which equal ones have one number and are stored once."""
 
     def __init__(self) -> None:
         self.data: list[Data] = []
         self._numbers: dict[str, int] = {}
 
     def number(self, data: Data) -> int:
-        """Which one it is."""
+        """The number of a value, which is added if it is new."""
         number = self._numbers.setdefault(json.dumps(data), len(self.data))
         if number == len(self.data):
             self.data.append(data)
@@ -118,18 +122,18 @@ class _Table:
 
 
 def _may_graph_call(node: fx.Node, operators: Names) -> bool:
-    """Whether a graph may have such a call."""
+    """Whether a stored graph may have this call."""
     target: Any = node.target
     if target is operator.getitem:
         return not node.kwargs and len(node.args) == 2 and _has_result(*node.args)
-    if target is _COPY:  # which of the inputs it may be, the plan says
+    if target is _COPY:  # the plan says which inputs it may write to (`validation`)
         written = node.args[0] if len(node.args) == 2 and not node.kwargs else None
         return isinstance(written, fx.Node) and written.op == "placeholder" and not node.users
     return table.has_right_call(target, node.args, node.kwargs, operators)
 
 
 def _has_result(node: Any, number: Any) -> bool:
-    """Whether it is a call with several results, and the number of one."""
+    """Whether `node` is a call with several results, and `number` one of them."""
     if not isinstance(node, fx.Node) or type(number) is not int or number < 0:
         return False
     given = table.schema_results_of(node)
@@ -137,7 +141,7 @@ def _has_result(node: Any, number: Any) -> bool:
 
 
 def _fits(node: fx.Node, value: _Known) -> bool:
-    """Whether that may be the value of a node."""
+    """Whether a node may have this value, by the schema of its operator."""
     given = table.schema_results_of(node)
     if not isinstance(given, str) or given.startswith("List["):
         return isinstance(value, _Several)
@@ -145,10 +149,10 @@ def _fits(node: fx.Node, value: _Known) -> bool:
 
 
 def encode_graph(module: fx.GraphModule, operators: Names) -> Data:
-    """A graph as data; `operators` are the custom ones that it may call.
+    """Turn a graph into data. `operators` has the custom operators that it may call.
 
     Raises:
-        Uncacheable: it holds what cannot be.
+        Uncacheable: the graph holds an object that must not be stored.
     """
     context = _Nodes(operators)
     targets, notes, values = _Table(), _Table(), _Table()
@@ -177,11 +181,13 @@ def encode_graph(module: fx.GraphModule, operators: Names) -> Data:
 def decode_graph(
     data: Data, operators: Names, mode: Callable[[], torch_fakes.FakeTensorMode]
 ) -> fx.GraphModule:
-    """The reverse of `encode_graph`; its fake tensors are of `mode`. They are made when somebody looks at
-    them: to make the first in a process loads a good part of torch.
+    """The inverse of `encode_graph`. `mode` gives the mode of its fake tensors.
+
+    Fake tensors are made only when somebody looks at them, because the first one in a process loads a good
+    part of torch.
 
     Raises:
-        Corrupt: it is no such graph.
+        Corrupt: the data is no such graph.
     """
     title, *tables, constants, nodes = parts(data, 6)
     context, graph, root = _Made(operators), fx.Graph(), torch.nn.Module()
@@ -209,7 +215,7 @@ def decode_graph(
         if op == "placeholder" and value is None:
             raise Corrupt(f"an input of which nothing is known: {name!r:.80}")
         node = graph.create_node(op, target, given, named, _name(name))
-        if node.name != name:  # which torch would give to nothing
+        if node.name != name:  # fx has changed it, so fx did not make this name
             raise Corrupt(f"no name for a node: {name!r:.80}")
         if op in ("placeholder", "get_attr") and (given or named):
             raise Corrupt(f"arguments of what calls nothing: {name!r:.80}")
@@ -221,7 +227,7 @@ def decode_graph(
         raise Corrupt("no output at the end")
     if text_of(title) not in _TITLES:
         raise Corrupt(f"no graph: {title!r:.80}")
-    for node in context.nodes:  # (Only now it is known which have users.)
+    for node in context.nodes:  # the users of each node are known only now
         if node.op == "call_function" and not _may_graph_call(node, operators):
             raise Corrupt(f"a call that no graph has: {node.name} = {node.target}")
         if node in known and node.op != "output" and not _fits(node, known[node]):
@@ -232,7 +238,7 @@ def decode_graph(
 
 
 def _name(data: Data, pattern: re.Pattern[str] = _NAME) -> str:
-    """A name that may stand in generated code."""
+    """The value, if it is a name that may stand in generated code; else `Corrupt` is raised."""
     if not pattern.fullmatch(text_of(data)) or keyword.iskeyword(data):
         raise Corrupt(f"no name: {data!r:.80}")
     return str(data)
@@ -240,7 +246,7 @@ def _name(data: Data, pattern: re.Pattern[str] = _NAME) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Fake:
-    """A tensor without data."""
+    """The metadata of a tensor."""
 
     where: Geometry
     device: torch.device
@@ -253,7 +259,7 @@ class _Fake:
 
 @dataclass(frozen=True, slots=True)
 class _Several:
-    """Several results."""
+    """The metadata of several results."""
 
     parts: tuple[_Known, ...]
 
@@ -263,7 +269,7 @@ class _Several:
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """No tensor."""
+    """A result that is no tensor."""
 
     value: Any
 
@@ -274,12 +280,12 @@ class _Number:
 _Known = _Fake | _Several | _Number
 
 
-# What is known of a node when it is traced, and of which no entry has anything.
+# Keys of a node's `meta` that are not stored.
 _NOT_KEPT = node_origins.COMPLETED | {"val", node_origins.KEY}
 
 
 def _notes(meta: Mapping[str, Any]) -> Data:
-    """What is noted of a node for partitioners and compilers, besides its value."""
+    """The entries of a node's `meta` for partitioners and compilers, besides its value, as data."""
     if meta.keys() - _NOTES.keys() - _NOT_KEPT:
         raise Uncacheable("notes on nodes", ", ".join(map(str, meta)))
     context = Encoder()
@@ -330,7 +336,7 @@ def _decode_node_value(context: Decoder, data: Data) -> _Known:
 
 
 def _encode_graph_constant(value: Any) -> Data:
-    """A literal of the function."""
+    """A tensor literal of the function as data."""
     if not isinstance(value, Tensor) or value.numel() * value.itemsize > LARGEST_CONSTANT:
         raise Uncacheable("a large constant")
     if value.device.type != "cpu" or not value.is_contiguous() or value.is_conj() or value.is_neg():

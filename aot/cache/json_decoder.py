@@ -1,4 +1,7 @@
-"""JSON of a stranger: no deeper than what is written, without objects, and of whole numbers alone."""
+"""JSON decoder: parse JSON of a stranger, with a limit on its depth, without objects, with integers only.
+
+In: bytes. Out: lists, strings, integers, booleans and None, or `Corrupt`.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,18 @@ from typing import Any, NoReturn
 
 from aot.cache.codec import Corrupt, Data
 
-DEEPEST = 100  # lists in lists; the deepest that are written are trees of results
+DEEPEST = 100  # levels of lists; the deepest that are written are trees of results
 
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def parse_json(content: bytes) -> Data:
-    """The data of an entry.
+    """Parse the data of an entry.
 
     Raises:
-        Corrupt: it is none.
+        Corrupt: it has objects, floats or constants such as NaN, or is too deep.
+        ValueError: it is no JSON in ASCII.
 
     Example:
         >>> parse_json(b'[1, "a", null]')
@@ -31,7 +35,7 @@ def parse_json(content: bytes) -> Data:
 
 
 def _check_json_depth(content: bytes) -> None:
-    """(The parser takes some of the C stack for each level, as far as the user's recursion limit lets it.)"""
+    """Check the depth before parsing: the parser uses the C stack up to the user's recursion limit."""
     brackets = _TEXT.sub(b"", content).translate(None, _NO_BRACKETS)
     for _ in range(DEEPEST):
         if not brackets:

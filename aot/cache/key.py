@@ -1,8 +1,8 @@
-"""The key of a compile: a digest of everything that it depends on.
+"""Cache key: a digest of everything that a compile depends on.
 
-In: a front end's graph, the call that it is compiled for, and what it is compiled with. Out: hexadecimal
-digits, which are the same in another process only if a compile there would find out the same. Names of nodes
-and where they come from count for nothing. What cannot be told apart by data is not kept (`Uncacheable`).
+In: a front end's graph, the call that it is compiled for, and the options. Out: hexadecimal digits. Two
+processes get equal digits only if their compiles would give the same result. Names of nodes and their origins
+do not count. If something cannot be compared as data, the compile is not stored (`Uncacheable`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _PARTITIONERS: Mapping[Any, str] = {
     default_partition: "default",
     min_cut_rematerialization_partition: "min-cut",
 }
-# Operators that take functions, and nothing else that is not in the graph.
+# Higher-order operators that take functions of the graph, and depend on nothing outside of it.
 _HIGHER = frozenset(
     (
         *("cond", "switch", "while_loop", "map_impl", "scan", "associative_scan", "flex_attention"),
@@ -64,16 +64,17 @@ _UNREAD = frozenset((*_HOOKS, "_is_full_backward_hook", "_non_persistent_buffers
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a graph is compiled with.
+    """The options of a compile.
 
     Attributes:
         partition: the partitioner.
-        keep_input_mutations: whether graphs without a backward write to their inputs themselves.
-        functionalize_rng: whether random draws are functionalized.
-        static: the tensors of the call that are parameters or buffers.
-        inference: whether it is made in inference mode, which is off when it is compiled.
-        dynamic: whether some of its sizes are symbols.
-        candidates: which arguments are casts that autocast keeps.
+        decompositions: the decomposition table.
+        keep_input_mutations: graphs without a backward write to their inputs themselves.
+        functionalize_rng: random draws are functionalized.
+        static: positions of tensors of the call that are parameters or buffers.
+        inference: the call is made in inference mode, which is off when it is compiled.
+        dynamic: some sizes of the call are symbols.
+        candidates: arguments that are casts which autocast keeps.
     """
 
     partition: Callable[..., Any]
@@ -88,7 +89,12 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key, and the custom operators that the graph calls, by name and overload."""
+    """The key of a compile.
+
+    Attributes:
+        digest: hexadecimal digits.
+        operators: the custom operators that the graph calls, as (name, overload).
+    """
 
     digest: str
     operators: frozenset[tuple[str, str]]
@@ -100,11 +106,14 @@ def cache_key(
     """The key of a call of a front end's graph.
 
     Args:
-        places: where the module keeps its parameters and buffers, which are the first tensors of the call.
-        spec: the tree of the call's arguments.
+        module: the graph module.
+        places: (namespace, name) of each parameter and buffer. These are the first tensors of the call.
+        arguments: the arguments of the call.
+        spec: the tree of the arguments.
+        options: the options of the compile.
 
     Raises:
-        Uncacheable: there is none.
+        Uncacheable: the compile depends on something that is not in the key, such as a mode or a hook.
     """
     if options.dynamic:
         raise Uncacheable("sizes that are symbols")
@@ -140,10 +149,10 @@ def cache_key(
 
 
 def tree_structure(spec: pytree.TreeSpec) -> Data:
-    """A tree of Python's own containers, with numbers for its leaves.
+    """A tree of tuples, lists and dicts as data, with numbers for its leaves.
 
     Raises:
-        Uncacheable: it has others.
+        Uncacheable: the tree has containers of another type.
     """
     return _tree_key(pytree.tree_unflatten(range(spec.num_leaves), spec))
 
@@ -161,7 +170,7 @@ def _tree_key(tree: Any) -> Data:
 
 
 def _plain_call_key(value: Any) -> Data:
-    """What the key of a call in this process is made of."""
+    """A part of a key that holds in this process, as data."""
     if isinstance(value, type):
         if value not in (Tensor, nn.Parameter) and value.__module__ not in ("builtins", "torch"):
             raise Uncacheable("a type of the user's", value)
@@ -184,10 +193,10 @@ def _partitioner_key(partition: Any) -> Data:
 
 
 class _GraphKey(Encoder):
-    """A front end's graph, and the modules that it calls.
+    """Encodes a front end's graph, and the modules that it calls.
 
     Attributes:
-        sources: what is behind the custom operators that it calls, by name and overload.
+        sources: the digests of custom operators in the graph, by (name, overload).
     """
 
     def __init__(self, places: Places) -> None:
@@ -197,7 +206,7 @@ class _GraphKey(Encoder):
         self._numbers: dict[fx.Node, int] = {}
 
     def module(self, module: nn.Module) -> Data:
-        """A module of torch, or a graph."""
+        """A graph, or a module of ``torch.nn``, as data."""
         if module_hooks.has_global_hooks() or any(getattr(module, name) for name in _HOOKS):
             raise Uncacheable("hooks on modules")
         if "forward" in vars(module):

@@ -1,7 +1,9 @@
-"""What of torch, numpy and Python depends on its arguments alone, and so is no read where it is called.
+"""Library purity: the functions and types of torch, numpy and Python whose results depend only on arguments.
 
-These are tables of what is allowed; what is in none of them may read anything. An object is looked up by
-identity, so that what replaces a function within its library is not taken for it.
+In: an object. Out: a boolean. A call of a pure function reads nothing else, so the cache key needs only its
+name. The tables here list what is allowed; anything else may read anything.
+Invariant: objects are looked up by identity. So an object that replaces a function in its library is not
+pure.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from torch import nn
 from aot.cache.codec import OURS
 from aot.torch_internals import op_queries, torch_namespaces
 
-# Types of what the Python of an operator gets, and of what it can make of that. (Of a context, its class's.)
+# Types of values that an operator's Python gets or can make. For the context of an autograd function it is
+# the function class.
 _TYPES: tuple[type, ...] = (
     *(torch.Tensor, nn.Parameter, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format),
     *(torch.finfo, torch.iinfo, torch.SymInt, torch.SymFloat, torch.SymBool, torch.autograd.Function),
@@ -38,7 +41,7 @@ _CONSTANTS: tuple[type, ...] = (
     *(torch.dtype, torch.layout, torch.memory_format, torch.device),
 )
 _CLASSES: tuple[type, ...] = tuple(kind for kind in _TYPES if kind is not torch.autograd.Function)
-# What reads the process, or makes of a string what it names.
+# Attributes that read the process, or evaluate a string.
 _IMPURE_ATTRIBUTES = frozenset(
     (
         *("format", "format_map"),  # which read attributes
@@ -46,7 +49,7 @@ _IMPURE_ATTRIBUTES = frozenset(
         *("module_load", "reinforce", "saved_variables", "tofile", "dump", "dumps", "setflags"),
     )
 )
-_OF_VMAP = frozenset(("batch_size", "randomness"))  # what a rule for vmap is told
+_OF_VMAP = frozenset(("batch_size", "randomness"))  # attributes of the info that a vmap rule gets
 _BUILTINS = frozenset(
     (
         *("abs", "all", "any", "bool", "callable", "chr", "complex", "dict", "divmod", "enumerate", "filter"),
@@ -62,7 +65,7 @@ _READERS = frozenset(
     ("all", "any", "dict", "enumerate", "iter", "len", "list", "max", "min", "reversed", "sorted", "sum")
 ) | {"tuple", "zip"}
 _IMPURE_OF_TORCH = frozenset(("from_file", "cudnn_is_acceptable", "is_vulkan_available", "frombuffer"))
-# Functions of torch that are no operators. (Default dtype and grad mode are in every key.)
+# Pure functions of torch that are no operators. Default dtype and grad mode are in every key.
 _OF_TORCH = frozenset(
     (
         *("tensor", "as_tensor", "asarray", "is_tensor", "get_default_dtype", "is_grad_enabled"),
@@ -89,8 +92,8 @@ _DECORATED = next(
 
 
 def is_pure(value: Any) -> bool:
-    """Whether it is a function, or a type, of which what it returns follows from its arguments."""
-    # (By types alone: an object may say that it is of another class.)
+    """Whether an object is a function or type whose result depends only on its arguments."""
+    # `type` and not `isinstance`: an object may claim another class.
     kind = type(value)
     if _is_one_of(value, (*_CLASSES, *_MODES)):
         return True
@@ -105,35 +108,36 @@ def is_pure(value: Any) -> bool:
     if kind is op_queries.OpOverload:
         return value.namespace in OURS and _is_dispatched(value)
     if kind is op_queries.OpOverloadPacket:
-        return any(is_pure(one) for one in op_queries.overloads(value))  # (the others take numbers)
+        return any(is_pure(one) for one in op_queries.overloads(value))  # its other overloads take numbers
     return False
 
 
 def is_reader(value: Any) -> bool:
-    """Whether it is a builtin that reads a container and keeps none of it but its entries."""
+    """Whether an object is a builtin that reads a container, and whose result holds only its entries."""
     return type(value) in (type, types.BuiltinFunctionType) and _is_in(builtins, value, _READERS)
 
 
 def is_value(value: Any) -> bool:
-    """Whether attributes of it are those of values, or of one of their classes."""
+    """Whether an object is a constant, or one of the classes of values."""
     return is_constant(value) or _is_one_of(value, _CLASSES)
 
 
 def is_constant(value: Any) -> bool:
-    """Whether it is of a type of Python's or torch's own of which no value changes."""
+    """Whether an object is of an immutable type of Python or torch."""
     return _is_one_of(type(value), _CONSTANTS)
 
 
 def _is_one_of(value: Any, some: tuple[Any, ...]) -> bool:
-    """(What compares them would be Python of the user's.)"""
+    """Whether an object is one of these, by identity: `==` might call Python of the user's."""
     return any(value is one for one in some)
 
 
 def is_pure_attribute(name: str, stored: bool) -> bool:
-    """Whether an attribute of a value follows from the value.
+    """Whether an attribute of a value depends only on the value.
 
     Args:
-        stored: whether the operator's own code gives objects such an attribute.
+        name: the attribute.
+        stored: the operator's own code sets an attribute of this name.
     """
     if name in _IMPURE_ATTRIBUTES or (name.startswith("_") and not stored) or _is_dunder(name):
         return False
@@ -150,7 +154,7 @@ def _is_dunder(name: str) -> bool:
 
 
 def _is_of_library(value: Any) -> bool:
-    """Whether it is a method or a descriptor that torch, numpy or Python has made."""
+    """Whether an object is a method or a descriptor of torch, numpy or Python."""
     if isinstance(value, (staticmethod, classmethod)):
         value = value.__func__
     if isinstance(value, property):

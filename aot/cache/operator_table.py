@@ -1,9 +1,9 @@
-"""The table of operators that a stored graph may name, and what each argument of a call may be.
+"""Operator table: the operators that a stored graph may name, and the arguments that a call may have.
 
-In: names of a file. Out: `OpOverload`s. An operator is in the table because of its schema: it writes to none
-of its arguments, it returns tensors, and its arguments are tensors, numbers, flags and names that torch
-checks. What has such a schema and does something else (opens a file, takes memory without a check of its
-bounds, calls packed code) is listed here by name.
+In: names from a file. Out: `OpOverload`s. An operator is in the table by its schema. It writes to none of its
+arguments, it returns tensors, and its arguments are tensors, numbers, flags and names that torch checks. Some
+operators have such a schema and still are not safe: they open a file, use memory without a check of its
+bounds, or call packed code. They are listed here by name.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from aot.ops.call_targets import call_by_name, call_with_grad
 from aot.ops.classify import BATCH_NORM, READS_GRAD_MODE, OpKind, call_on_clones, classify, is_present
 from aot.torch_internals import op_queries
 
-Names = frozenset[tuple[str, str]]  # custom operators, by name and overload
+Names = frozenset[tuple[str, str]]  # custom operators as (name, overload)
 
 TORCHS = ("aten", "prims")
 TENSOR = object()  # stands for a tensor among the arguments of a call, as nodes do
 
-# Packets without the namespace, each because of what it does.
+# Names of operators without namespace and overload, in groups with the reason.
 _DENIED = re.compile(
     "|".join(
         (
             "from_file",  # opens a file
-            r"_print|.*_(?:make|sink)_tokens?|_make_dep_token",  # act outside, or stand for what does
+            r"_print|.*_(?:make|sink)_tokens?|_make_dep_token",  # have external effects, or order them
             # Views of memory whose bounds are not checked, and results in memory that is larger.
             r"_reshape_alias.*|_nested_.*|_padded_dense.*|_jagged_to.*|to_padded_tensor|_lazy_clone",
             r"set|resize.*|_resize.*|_copy_from.*|copy_strided|copy_to|device_put",
-            # Layouts whose parts are taken on trust.
+            # Layouts whose parts are not checked.
             r".*sparse.*|_?(?:indices|values)(?:_copy)?|c?(?:row|col)_indices(?:_copy)?",
             r"_?coalesced?|hspmm|_spdiags",
             r"_cslt.*|_spsolve|_dim[IV]|_nnz|segment_reduce|_segment_reduce.*|is_coalesced|dense_dim",
@@ -47,16 +47,16 @@ _DENIED = re.compile(
             r".*int[48]pack.*|_dyn_quant.*",
             r"fbgemm.*|_wrapped.*|_nnpack.*|_mixed_dtypes.*",
             r"_pin_memory|pin_memory|is_pinned",
-            # Autograd's own, and tests of torch.
+            # Internals of autograd, and operators for torch's tests.
             r"_fw_primal.*|_make_dual.*|_backward|set_data|requires_grad_|retain_grad|.*_version",
             r"_test.*|_foobar|.*_debug.*",
-            # These write to arguments, of which their schemas say nothing.
+            # These write to arguments, although their schemas do not say so.
             r"batch_norm_(?:update|gather)_stats.*|_cudnn_rnn_flatten_weight",
         )
     )
 )
 
-# The texts that operators take: names of modes, which kernels compare, and texts of errors.
+# The strings that operators take: names of modes, which kernels compare, and messages of errors.
 _TEXTS = frozenset(
     (
         *("rounding_mode", "approximate", "reduce", "driver", "UPLO", "mode", "side"),
@@ -66,8 +66,10 @@ _TEXTS = frozenset(
 
 
 def find_operator(name: str, overload: str, operators: Names) -> op_queries.OpOverload | None:
-    """The operator of a schema's name (``aten::add``) and overload; None if torch has none, or if it is a
-    custom one that is not among `operators`."""
+    """The operator with this name in its schema (``aten::add``) and this overload.
+
+    None if torch has no such operator, or if it is a custom operator that is not in `operators`.
+    """
     namespace, _, packet = name.partition("::")
     if namespace not in TORCHS and (name, overload) not in operators:
         return None
@@ -86,7 +88,7 @@ _SHIFTS = ("__lshift__", "__rshift__", "__ilshift__", "__irshift__")
 
 @functools.cache
 def is_computing_operator(op: op_queries.OpOverload) -> bool:
-    """Whether a graph may call an operator: it reads its arguments and returns tensors, or checks them."""
+    """Whether a graph may call an operator: it reads its arguments, and returns tensors or checks them."""
     operation = classify(op)
     if op.namespace in TORCHS:
         if operation.kind not in (OpKind.PURE, OpKind.VIEW) and op not in READS_GRAD_MODE:
@@ -100,7 +102,7 @@ def is_computing_operator(op: op_queries.OpOverload) -> bool:
 
 @functools.cache
 def runs_on_clones(op: op_queries.OpOverload) -> bool:
-    """Whether `call_on_clones` may call an operator: it writes to arguments, of which it gets copies."""
+    """Whether `call_on_clones` may call an operator, which writes to copies of its arguments."""
     custom = op.namespace not in TORCHS
     if (
         classify(op).kind is not OpKind.MUTATION
@@ -113,14 +115,13 @@ def runs_on_clones(op: op_queries.OpOverload) -> bool:
 
 @functools.cache
 def is_view_step(op: op_queries.OpOverload) -> bool:
-    """Whether the wrapper may take a view by an operator."""
+    """Whether the wrapper may take a view with an operator."""
     return classify(op).kind is OpKind.VIEW and is_computing_operator(op)
 
 
 @functools.cache
 def changes_metadata(op: op_queries.OpOverload) -> bool:
-    """Whether the wrapper may change an argument's sizes, strides or offset, or its place in autograd, by an
-    operator."""
+    """Whether the wrapper may change an argument's size, strides, offset or history with an operator."""
     return op.namespace in TORCHS and (
         classify(op).kind is OpKind.RESHAPE or op is torch.ops.aten.resize_.default
     )
@@ -140,7 +141,7 @@ def _has_plain_schema(op: op_queries.OpOverload) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Parameter:
-    """What an operator's schema says of an argument; `takes` holds for the values that it may have."""
+    """An argument of an operator's schema. `takes` tests if it accepts a value."""
 
     name: str
     takes: Callable[[Any], bool]
@@ -153,7 +154,7 @@ def _schema_parameters(op: op_queries.OpOverload) -> tuple[_Parameter, ...]:
     return tuple(
         _Parameter(
             argument.name,
-            _KINDS.get(_kind_of(argument), _anything),  # (Custom operators take other things as well.)
+            _KINDS.get(_kind_of(argument), _anything),  # custom operators may take other types
             argument.kwarg_only,
             not argument.has_default_value(),
         )
@@ -162,7 +163,7 @@ def _schema_parameters(op: op_queries.OpOverload) -> tuple[_Parameter, ...]:
 
 
 def accepts_arguments(op: op_queries.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator's schema takes these arguments; nodes stand for tensors and for whole numbers."""
+    """Whether an operator's schema accepts these arguments. Nodes stand for tensors and for integers."""
     parameters = _schema_parameters(op)
     if len(args) > len(parameters):
         return False
@@ -187,7 +188,10 @@ def _named(text: str) -> op_queries.OpOverload | None:
 
 
 def has_right_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], operators: Names) -> bool:
-    """Whether a node's target, or the operator that one of our functions calls, may be called, and so."""
+    """Whether a node may call its target with these arguments.
+
+    The target is an operator, or a function of this compiler that calls one.
+    """
     if isinstance(target, op_queries.OpOverload):
         known = (
             _is_listed(target, operators)
@@ -207,7 +211,7 @@ def has_right_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _updates_statistics(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of a batch norm writes to the statistics that it is given."""
+    """Whether a call of a batch norm writes to its running statistics."""
     if op not in BATCH_NORM:
         return False
     written, training = BATCH_NORM[op]
@@ -225,7 +229,7 @@ def _is_right_on_clones(op: Any, rest: Sequence[Any], kwargs: Mapping[str, Any],
         return False
     if not (_is_listed(op, operators) and runs_on_clones(op) and accepts_arguments(op, args, named)):
         return False
-    # All that it writes to is copied first: what was left out would be the caller's.
+    # All written arguments must be listed: one that is missing would not be copied, and be the caller's.
     return written == tuple(where for where in written_arguments(op) if is_present(where, tuple(args), named))
 
 
@@ -238,11 +242,11 @@ def written_arguments(op: op_queries.OpOverload) -> tuple[int | str, ...]:
     return BATCH_NORM[op][0] if op in BATCH_NORM else classify(op).written
 
 
-_KEPT_OUT = re.compile(r"^Optional\[(.*)\]$")  # (None is among the results of any graph.)
+_KEPT_OUT = re.compile(r"^Optional\[(.*)\]$")  # any result may be None
 
 
 def schema_results_of(node: fx.Node) -> tuple[str, ...] | str:
-    """What a node gives: the type of its result, as schemas have it, or those of several results."""
+    """The type of a node's result in the words of schemas, or a tuple of types for several results."""
     target: Any = node.target
     if node.op != "call_function":
         return "Tensor"
@@ -274,7 +278,7 @@ def _anything(value: Any) -> bool:
 
 
 def _is_one(value: Any) -> bool:
-    """Whether it is a node with one result."""
+    """Whether a value is a node with one result."""
     if not isinstance(value, fx.Node):
         return False
     given = schema_results_of(value)
@@ -284,7 +288,7 @@ def _is_one(value: Any) -> bool:
 def _is_tensor(value: Any) -> bool:
     if isinstance(value, fx.Node):
         return schema_results_of(value) == "Tensor"
-    return _is_number(value) or value is TENSOR  # (A number stands for a tensor of it.)
+    return _is_number(value) or value is TENSOR  # torch makes a tensor of a number
 
 
 def _is_int(value: Any) -> bool:
@@ -325,7 +329,7 @@ def _schema_list_of(kind: Callable[[Any], bool]) -> Callable[[Any], bool]:
             return all(map(kind, value))
         if kind is _is_tensor:
             return isinstance(value, fx.Node) and schema_results_of(value) == "List[Tensor]"
-        return kind(value)  # one stands for several that are alike
+        return kind(value)  # one value stands for a list of equal ones
 
     return is_list
 

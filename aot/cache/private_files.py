@@ -1,9 +1,9 @@
-"""Files of the user's own, and nobody else's: opened so that a path leads to nothing else.
+"""Private files: read and write files that belong to the user, and that nobody else can write to.
 
-What others may write to, they decide about: a folder or a file that belongs to another user, or that others
-may write to, is not used (`Unusable`). A link, a pipe, a device, a socket and a folder are no files. A file
-is looked at after it has been opened, and files in a folder are opened relative to the folder that has been
-looked at, so that nobody can put another one in its place meanwhile.
+A folder or file of another user, or one that others may write to, is not used (`Unusable`), because others
+could decide what is in it. A link, a pipe, a device, a socket or a folder is no file.
+Invariant: a file is checked after it is opened, and it is opened relative to the folder that was checked. So
+nobody can replace it between check and use.
 """
 
 from __future__ import annotations
@@ -15,25 +15,21 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-BEGUN = ".begun-"  # what files that are being written are called
+BEGUN = ".begun-"  # names of unfinished files begin with it
 
-_PLAIN = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # (a pipe without a writer does not hold up)
+_PLAIN = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # to open a pipe without a writer does not block
 _IN_PLACE = _PLAIN | os.O_NOFOLLOW
 
 
 class Unusable(Exception):
-    """A folder or a file that is not the user's alone.
-
-    Attributes:
-        advice: what to do.
-    """
+    """A folder or a file is not the user's alone. The message ends with the advice what to do."""
 
     def __init__(self, reason: str, advice: str) -> None:
         super().__init__(f"{reason}; {advice}")
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that is the user's alone, and those on the way to it."""
+    """Make a folder that only the user can access, and the missing folders above it."""
     if path.is_dir():
         return
     if path.parent != path:
@@ -44,11 +40,11 @@ def make_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def folder_opened(path: Path) -> Iterator[int]:
-    """A descriptor of a folder.
+    """While it lasts, the folder is open. Yields its descriptor.
 
     Raises:
-        Unusable: it is not the user's alone.
-        OSError: there is none.
+        Unusable: the folder is not the user's alone, or everybody may replace a folder above it.
+        OSError: there is no such folder.
     """
     folder = os.open(path, _PLAIN | os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -65,28 +61,30 @@ def folder_opened(path: Path) -> Iterator[int]:
 
 
 def read_private_file(folder: int, name: str, limit: int) -> bytes:
-    """A file in a folder.
+    """Read a file in an open folder.
 
     Args:
-        limit: how many bytes it may have.
+        folder: the folder's descriptor.
+        name: the file's name.
+        limit: how many bytes the file may have.
 
     Raises:
         Unusable: it is no file, not the user's alone, or too large.
-        OSError: there is none, or it cannot be read.
+        OSError: there is no file, or it cannot be read.
     """
     with contextlib.ExitStack() as stack:
         try:
             file = os.open(name, _IN_PLACE | os.O_RDONLY, dir_fd=folder)
         except FileNotFoundError:
             raise
-        except OSError as error:  # a link or a socket, or one that its owner may not read
+        except OSError as error:  # a link, a socket, or a file that its owner may not read
             raise Unusable(f"{name} cannot be opened as a file ({error.strerror})", "remove it") from None
         stack.callback(os.close, file)
         return read_opened_private_file(file, name, limit)
 
 
 def read_opened_private_file(file: int, name: str, limit: int) -> bytes:
-    """What is in a file that has been opened, as `read_private_file`."""
+    """Read a file that is open already, with the checks of `read_private_file`."""
     _check_file(os.fstat(file), name)
     content = bytearray()
     while len(content) <= limit:
@@ -98,16 +96,16 @@ def read_opened_private_file(file: int, name: str, limit: int) -> bytes:
 
 
 def touch(folder: int, name: str) -> None:
-    """Note that a file was read."""
+    """Set the time of a file to now, to record that it was read."""
     with contextlib.suppress(OSError, NotImplementedError):
         os.utime(name, dir_fd=folder, follow_symlinks=False)
 
 
 def append_to_private_file(folder: int, name: str, content: bytes) -> int:
-    """Add to a file, and make it if there is none; how large it is then.
+    """Append to a file, which is made if there is none, and return its new size.
 
     Raises:
-        Unusable: it is no file, or not the user's alone.
+        Unusable: it is no file, not the user's alone, or has another name too (a hard link).
         OSError: it cannot be written.
     """
     file = os.open(name, _IN_PLACE | os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600, dir_fd=folder)
@@ -123,7 +121,7 @@ def append_to_private_file(folder: int, name: str, content: bytes) -> int:
 
 
 def replace_file(folder: int, name: str, content: bytes) -> None:
-    """Write a whole file, and put it into its place at once."""
+    """Write a file under another name and rename it, so that readers see the old or the new file."""
     begun = f"{BEGUN}{secrets.token_hex(8)}"
     file = os.open(begun, _IN_PLACE | os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
     try:
@@ -136,7 +134,7 @@ def replace_file(folder: int, name: str, content: bytes) -> None:
 
 
 def remove(folder: int, name: str) -> bool:
-    """Take a file away; whether that could be done."""
+    """Remove a file. Returns whether that was possible."""
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=folder)
         return True

@@ -1,9 +1,9 @@
-"""The seal of an entry: a code of key and content that only its user can make.
+"""Seal: a code of an entry's key and content that only the user can make.
 
-A checksum tells damage from what was written, and a stranger makes it anew. So entries carry an HMAC-SHA256
-with a random secret. The secret lies apart from the cache, in a file that its user alone may read: who copies
-files into the folder of the cache (an archive, another user, a service that restores folders) cannot make an
-entry.
+A checksum would detect damage, but a stranger can compute it too. So entries have an HMAC-SHA256 with a
+random secret. The secret is in a file outside of the cache, which only its user may read. Files may come into
+the cache's folder from an archive, another user, or a service that restores folders. They cannot be valid
+entries.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BYTES = 32
 
 
 def key_file() -> Path:
-    """Where the secret is: where the environment says, or in the user's folder for state."""
+    """The file of the secret: the one of ``AOTFUZZ_CACHE_KEY``, or one in the user's folder for state."""
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
@@ -32,10 +32,10 @@ def key_file() -> Path:
 
 
 def seal_secret() -> bytes:
-    """The user's secret, made when it is first asked for.
+    """The user's secret, which is made at the first call.
 
     Raises:
-        Unusable: others can read it, or it cannot be kept.
+        Unusable: others can read the secret's file, or it cannot be made.
     """
     path = key_file()
     advice = f"let {VARIABLE} name a file that only you can read"
@@ -44,7 +44,7 @@ def seal_secret() -> bytes:
         if known is None:
             _make_secret(path)
             known = _read_secret(path)
-    except (OSError, RuntimeError) as error:  # (There may be no home.)
+    except (OSError, RuntimeError) as error:  # `Path.home` raises RuntimeError without a home folder
         raise Unusable(f"its key cannot be kept in {path} ({error})", advice) from None
     if known is None:
         raise Unusable(f"its key is not in {path}", advice)
@@ -57,7 +57,7 @@ def seal(key: bytes, name: str, content: bytes) -> bytes:
 
 
 def _read_secret(path: Path) -> bytes | None:
-    """The secret in a file, or at the end of a link, as it may be mounted; None where there is none."""
+    """The secret in a file, or None if there is no file. The path may be a link, as in mounted secrets."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
@@ -79,7 +79,7 @@ def _read_secret(path: Path) -> bytes | None:
 
 
 def _make_secret(path: Path) -> None:
-    """Put a new secret into a file, unless another process does so first."""
+    """Make the file with a new secret, unless another process makes it first."""
     make_folder(path.parent)
     begun = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     file = os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

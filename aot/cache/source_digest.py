@@ -1,10 +1,10 @@
-"""What is behind a name in a graph, as data that changes when its code does.
+"""Source digest: data for a function or operator in a graph that changes when its code does.
 
-Of functions of torch, of Python's operators and of `math` their name says it all, for one version of torch.
-Of a custom operator (`torch.library.custom_op`) it is the code of the Python that a trace runs for it (its
-shape function, its derivative, its rule for vmap), and what that reads, as `bytecode_interpreter` follows it:
-constants, functions, and functions of libraries that depend on their arguments alone (`library_purity`). What
-reads anything else has no such data (`Uncacheable`).
+In: a function or an operator. Out: data for the cache key. For functions of torch, of `operator` and of
+`math` the name is enough, for one version of torch. For a custom operator (`torch.library.custom_op`) the
+data has the code of the Python that a trace runs for it: shape function, derivative, and vmap rule. It also
+has what that code reads, as `bytecode_interpreter` finds it: constants, functions, and pure functions of
+libraries (`library_purity`). An operator that reads anything else has no such data (`Uncacheable`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def own_source() -> str:
     """A digest of the source of this package.
 
     Raises:
-        Uncacheable: it has no files.
+        Uncacheable: the package has no source files.
     """
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
@@ -59,10 +59,10 @@ def own_source() -> str:
 
 
 def library_name_of(value: Any) -> str:
-    """Where torch, or a library that graphs may name, has a function or a type.
+    """The qualified name of a function or type in torch, or in another library that graphs may name.
 
     Raises:
-        Uncacheable: none has it there.
+        Uncacheable: no such library has the object under its name.
 
     Example:
         >>> library_name_of(torch.nn.functional.relu)
@@ -87,7 +87,7 @@ def library_target_of(value: Any) -> str:
     """The name of a function that a graph calls; see `library_name_of`.
 
     Raises:
-        Uncacheable: it has none, or what it returns does not follow from its arguments.
+        Uncacheable: it has no name, or its result does not only depend on its arguments.
     """
     name = library_name_of(value)
     module, _, own = name.rpartition(".")
@@ -102,10 +102,10 @@ def library_target_of(value: Any) -> str:
 
 
 def require_methods_of_torch() -> None:
-    """See that methods of tensors are torch's own.
+    """Check that the methods of tensors are torch's own.
 
     Raises:
-        Uncacheable: one has been replaced.
+        Uncacheable: a method has been replaced.
     """
     for name, value in vars(torch.Tensor).items():
         if not is_library_function(value) and (name in _METHODS or name.startswith("__")):
@@ -113,12 +113,14 @@ def require_methods_of_torch() -> None:
 
 
 def is_library_function(value: Any) -> bool:
-    """Whether something is no Python function of the user's, whatever name a decorator has given it."""
+    """Whether an object is no Python function of the user's. Its `__name__` does not count."""
     return type(value) is not types.FunctionType or is_library(value.__globals__.get("__name__"))
 
 
 def operator_digest(op: op_queries.OpOverload) -> Data:
-    """A custom operator: its schema, and the Python that a trace runs for it. (Its kernels run at each call.)
+    """The data of a custom operator: its schema, and the Python that a trace runs for it.
+
+    Its kernels do not count, because they run at each call.
 
     Raises:
         Uncacheable: it is not known what that Python depends on.
@@ -144,17 +146,17 @@ _METHODS = frozenset(dir(torch.Tensor.__base__)) | {
 
 
 def _is_of_torch(value: Any) -> bool:
-    """Whether it is a function of torch's that can hold nothing of the user's: its name says it all."""
+    """Whether an object is a function of torch's that holds nothing of the user's, so its name is enough."""
     if type(value) is not types.FunctionType or value.__closure__ is not None:
         return False
     return str(value.__globals__.get("__name__")).startswith("torch.")
 
 
 class _Objects:
-    """What the Python of an operator comes by, as data.
+    """Turns the objects that an operator's Python reads into data.
 
     Args:
-        itself: what stands for the operator.
+        itself: objects that stand for the operator itself.
 
     Attributes:
         functions: code, defaults and reads of each function that was followed.
@@ -164,33 +166,34 @@ class _Objects:
         self.functions: list[Data] = []
         self._itself = itself
         self._numbers: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that identities stay theirs
+        self._kept: list[Any] = []  # keeps objects alive, so that no id is used twice
         self._stored: set[str] = set()
         self._asked: set[str] = set()
-        self._own: set[str] = set()  # the attributes that functions and the like have themselves
+        self._own: set[str] = set()  # attributes that functions and similar objects have themselves
 
     def ask(self, name: str) -> None:
-        """An attribute of some value is read."""
+        """Record that an attribute of some value is read."""
         self._asked.add(name)
 
     def store(self, name: str) -> None:
-        """An attribute of some value is written."""
+        """Record that an attribute of some value is written."""
         if name.startswith("__"):
             raise Uncacheable(CHANGES, name)
         self._stored.add(name)
 
     def see_attributes(self) -> None:
-        """See that those that are read follow from values. (Which ones are written is known in the end.)"""
+        """Check that all attributes that are read are pure, when all that are written are known."""
         for name in sorted(self._asked):
             if not library_purity.is_pure_attribute(name, name in self._stored) or name in self._own:
                 raise Uncacheable(OBJECTS, f"attribute {name}")
 
     def data(self, value: Any) -> Data:
-        """An object that goes where any value may go, as data. It may be called there, and asked for what
-        values are asked for.
+        """The data of an object that goes where any value may go.
+
+        The object may be called there, and its attributes may be read as those of values.
 
         Raises:
-            Uncacheable: it may be more than that.
+            Uncacheable: the object may depend on something that data does not show.
         """
         kind = type(value)
         if kind is tuple or kind is torch.Size:
@@ -222,10 +225,10 @@ class _Objects:
         raise Uncacheable(CALLS if callable(value) else OBJECTS, object_title(value))
 
     def container_digest(self, value: Any) -> Data:
-        """A container, of which the entries are such objects.
+        """The data of a container whose entries go where any value may go.
 
         Raises:
-            Uncacheable: they are not.
+            Uncacheable: the container or an entry has no data.
         """
         if len(value) > _MOST_ENTRIES:
             raise Uncacheable(OBJECTS, f"a {type(value).__name__} of {len(value)} entries")
@@ -251,7 +254,7 @@ class _Objects:
 
 
 def _library_object_digest(value: Any) -> list[Data]:
-    """A function or a type of a library, and what it depends on besides its arguments."""
+    """The data of a function or type of a library, and of what it depends on besides its arguments."""
     if isinstance(value, numpy.ufunc):
         errors = numpy.geterr()
         if not {"call", "log", "print"}.isdisjoint(errors.values()):
@@ -261,7 +264,7 @@ def _library_object_digest(value: Any) -> list[Data]:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Code, and that of the functions in it."""
+    """A code object and all code objects in it."""
     yield code
     for one in code.co_consts:
         if isinstance(one, types.CodeType):
@@ -276,7 +279,7 @@ def _code(code: types.CodeType) -> Data:
 
 
 def _code_constant_digest(value: Any) -> Data:
-    """A constant of code."""
+    """The data of a constant in a code object."""
     if type(value) is bytes:
         return ["bytes", value.hex()]
     if type(value) in (tuple, frozenset):

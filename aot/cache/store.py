@@ -1,13 +1,13 @@
-"""A folder of entries: read, written, kept small.
+"""Store: a folder of cache entries with a limit on its size.
 
-An entry is a file named after its key: a line that says what it is, the user's seal of key and content
-(`seal`), the content. Writers put a whole file in its place at once, so that readers in other processes find
-all of it or nothing; what is not found so is dropped. Those that were not read for the longest time go when
-there is no room. What has happened is added to a file of its own, a line for each, so that it can be told
-later.
+In: a key and bytes. Out: the bytes, if they are as they were written. An entry is a file with the key as its
+name. It has a line with the format, the user's seal of key and content (`seal`), and the content. Writers
+replace whole files, so that readers in other processes find all of an entry or nothing. A damaged entry is
+dropped. If there is no room, the entries that were not read for the longest time are removed. A second file
+has a line for each event, such as a hit, for statistics.
 
-Nothing here raises for the sake of the file system: a folder that is not the user's alone (`private_files`),
-or cannot be written to, is told of once.
+Invariant: nothing here raises because of the file system. If a folder is not the user's alone
+(`private_files`), or cannot be written to, there is one warning.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from aot.cache import private_files, seal
 from aot.cache.private_files import Unusable
 from aot.errors import CacheWarning
 
-LARGEST = 1 << 26  # bytes of an entry
+LARGEST = 1 << 26  # the most bytes of an entry
 _HEAD = b"aotfuzz cache 2\n"
 _SUFFIX = ".aot"
 _NAME = re.compile(r"[0-9a-f]{64}\.aot")
 _EVENTS = "events.log"
-_EVENTS_LIMIT = 1 << 18  # bytes, from which on lines that are alike become one
-_ABANDONED = 3600.0  # seconds after which nobody goes on writing
+_EVENTS_LIMIT = 1 << 18  # bytes; in a larger file of events, equal lines are merged
+_ABANDONED = 3600.0  # seconds after which an unfinished file is abandoned
 
-_told: set[tuple[Path, str]] = set()
+_warned: set[tuple[Path, str]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What is in a cache, and what has become of it since it was last cleared.
+    """Statistics of a cache since it was last cleared.
 
     Attributes:
-        folder: where it is.
-        entries: how many compiles it has.
+        folder: the folder.
+        entries: the number of compiles in it.
         bytes: their size.
-        hits: how often one was found.
-        misses: how often none was.
-        dropped: how many were not as they had been written.
-        uncached: how often a compile was not to be kept, by the reason.
-        unusable: why the cache is not used, if it is not.
+        hits: how often an entry was found.
+        misses: how often none was found.
+        dropped: how many entries were damaged or could not be used.
+        uncached: how often a compile was not stored, by the reason.
+        unusable: why the cache is not used, or "".
     """
 
     folder: str
@@ -67,8 +67,8 @@ class Store:
     """One cache.
 
     Args:
-        path: where it is; made when something is written.
-        limit: how many bytes entries may take together.
+        path: the folder, which is made when something is written.
+        limit: how many bytes all entries together may have.
     """
 
     def __init__(self, path: Path, limit: int) -> None:
@@ -76,7 +76,7 @@ class Store:
         self.limit = limit
 
     def read(self, key: str) -> bytes | None:
-        """The content of an entry, if there is one that is as its user has written it."""
+        """The content of an entry; None if there is none, or it is not as the user has written it."""
         name = f"{key}{_SUFFIX}"
         try:
             with private_files.folder_opened(self.path) as folder:
@@ -98,7 +98,7 @@ class Store:
         return content
 
     def write(self, key: str, content: bytes) -> bool:
-        """Put an entry into its place; whether that could be done."""
+        """Write an entry. Returns whether that was possible."""
         whole = len(_HEAD) + 65 + len(content)
         if len(content) > self.limit // 2 or whole > LARGEST:
             self.note("uncached an entry that is larger than half the cache")
@@ -123,7 +123,7 @@ class Store:
             private_files.remove(folder, f"{key}{_SUFFIX}")
 
     def note(self, event: str) -> None:
-        """Add to what has happened: ``hit``, ``miss``, ``dropped`` or ``uncached`` and why."""
+        """Record an event: ``hit``, ``miss``, ``dropped``, or ``uncached`` with the reason."""
         try:
             private_files.make_folder(self.path)
             with private_files.folder_opened(self.path) as folder:
@@ -131,14 +131,14 @@ class Store:
                     private_files.append_to_private_file(folder, _EVENTS, f"1 {event}\n".encode())
                     > _EVENTS_LIMIT
                 ):
-                    # (What others add meanwhile is lost.)
+                    # Events that other processes add in the meantime are lost.
                     lines = "".join(f"{count} {what}\n" for what, count in _stored_events(folder).items())
                     private_files.replace_file(folder, _EVENTS, lines.encode())
         except (OSError, Unusable) as error:
             self._tell("write to", error)
 
     def stats(self) -> Stats:
-        """What is in it, and what has happened."""
+        """The statistics of the cache."""
         sizes: list[int] = []
         events: Counter[str] = Counter()
         unusable = ""
@@ -164,7 +164,7 @@ class Store:
         )
 
     def clear(self) -> int:
-        """Take away all entries, and what has happened; how many there were."""
+        """Remove all entries and events, and return how many entries there were."""
         gone = 0
         try:
             with private_files.folder_opened(self.path) as folder:
@@ -181,7 +181,7 @@ class Store:
         entries = sorted(_stored_entries(folder), key=lambda entry: entry[2])
         excess = sum(size for _, size, _ in entries) - self.limit
         if excess > 0:
-            excess += self.limit // 10  # so that not each write has to
+            excess += self.limit // 10  # make room for later writes too
             for name, size, _ in entries[:-1]:
                 if excess <= 0:
                     break
@@ -190,16 +190,16 @@ class Store:
         _remove_abandoned(folder, _ABANDONED)
 
     def _tell(self, what: str, error: Exception) -> None:
-        """Warn, once in a process."""
+        """Warn about an error of the file system, once in a process."""
         if isinstance(error, Unusable):
             what = "use"
-        if (self.path, what) not in _told:
-            _told.add((self.path, what))
+        if (self.path, what) not in _warned:
+            _warned.add((self.path, what))
             warnings.warn(f"cannot {what} the cache in {self.path}: {error}", CacheWarning, stacklevel=2)
 
 
 def _stored_entries(folder: int) -> Iterator[tuple[str, int, float]]:
-    """The files, their sizes, and when they were last read."""
+    """The files of entries, each with its size and the time when it was last read."""
     with contextlib.suppress(OSError), os.scandir(folder) as found:
         for file in found:
             if _NAME.fullmatch(file.name):
@@ -232,7 +232,7 @@ def _stored_events(folder: int) -> Counter[str]:
 
 
 def _content(secret: bytes, key: str, raw: bytes) -> bytes | None:
-    """The content of a file, if it is as it was written under this key."""
+    """The content of a file; None if format or seal are wrong."""
     rest = raw.removeprefix(_HEAD)
     known, _, content = rest.partition(b"\n")
     is_whole = len(rest) != len(raw) and hmac.compare_digest(known, seal.seal(secret, key, content))

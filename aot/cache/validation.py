@@ -1,7 +1,8 @@
-"""Whether the parts of what was read belong together: a number of a tensor, a value or an output is of one.
+"""Validation: check that the parts of a compile that was read belong together.
 
-In: a `Lowered` whose parts have been parsed, each by itself. The wrapper's source is made of numbers
-(``t0``, ``v3``), and one that is of nothing would be found when a call runs.
+In: a `Lowered` whose parts have been parsed, each by itself. Out: nothing, or `Corrupt`. Parts refer to
+tensors, values and outputs by number, and the wrapper's source is made of these numbers (``t0``, ``v3``). A
+number without an object would only show when a call runs.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from aot.tensors.geometry import Geometry
 from aot.tensors.subclasses import GradientLayout
 from aot.torch_internals import pytree
 
-# Of what the numbers in a field are, for each class.
+# For each class, the kind of objects to which the numbers in a field refer.
 _NUMBERS: Mapping[type, Mapping[str, str]] = {
     Plan: {
         **dict.fromkeys(
@@ -72,47 +73,48 @@ _NUMBERS: Mapping[type, Mapping[str, str]] = {
 }
 
 
-# The field that says that the base of an argument is meant, and not the argument.
+# The field which says that a number means the base of an argument, not the argument.
 _OF_BASE: Mapping[type, str] = {Write: "base", ArgumentEdge: "of_base", WrittenEdge: "of_base"}
 
 
-def check_lowered(blueprint: Lowered, views: Collection[int], places: int | None) -> None:
-    """See that the parts belong together, and to a call.
+def check_lowered(lowered: Lowered, views: Collection[int], places: int | None) -> None:
+    """Check that the parts of a compile belong together, and to a call.
 
     Args:
-        views: which tensors of the call are views.
-        places: how many places the module has for tensors; None for what is no module.
+        lowered: the compile.
+        views: the positions of tensors of the call that are views.
+        places: how many places the module has for tensors; None if there is no module.
 
     Raises:
-        Corrupt: they do not.
+        Corrupt: they do not belong together.
     """
-    plan = blueprint.plan
-    if not len(blueprint.backwards) == len(blueprint.again) == len(plan.parts):
+    plan = lowered.plan
+    if not len(lowered.backwards) == len(lowered.again) == len(plan.parts):
         raise Corrupt("parts of several compiles")
-    _check_lowered_whole(plan, blueprint.forward)
+    _check_lowered_whole(plan, lowered.forward)
     _check_number_ranges(plan, views)
     for part in plan.parts:
         _check_segment_numbers(part.segment, part.own, len(part.saved), plan)
-    for backward, part in zip(blueprint.backwards, plan.parts, strict=True):
+    for backward, part in zip(lowered.backwards, plan.parts, strict=True):
         wanted = len(part.saved) + len(part.segment.tangents), part.segment.results
         if backward is not None and _shape(backward) != wanted:
             raise Corrupt("a plan for another graph")
         if (backward is None and part.segment.results) or (backward is not None and _copies(backward)):
             raise Corrupt("no backward")
-    if not blueprint.grad_targets <= set(range(plan.tensors)):
+    if not lowered.grad_targets <= set(range(plan.tensors)):
         raise Corrupt("no tensor")
-    casts = blueprint.casts
+    casts = lowered.casts
     numbers = [number for one, _ in casts.used for number in (one.leaf, one.cast)]
     if not all(number < plan.tensors for number in (*numbers, *(number for number, _ in casts.made))):
         raise Corrupt("no tensor that is cast")
-    if blueprint.spec.num_leaves != len(plan.outputs):
+    if lowered.spec.num_leaves != len(plan.outputs):
         raise Corrupt("a tree of other results")
     if places is not None:
-        _check_module_results(blueprint.spec, places)
+        _check_module_results(lowered.spec, places)
 
 
 def _check_module_results(spec: pytree.TreeSpec, places: int) -> None:
-    """They are what the module returns, and a dict of what it has put into its places."""
+    """Check that the results are a pair: the module's result, and a dict of new tensors for its places."""
     tree = pytree.tree_unflatten(range(spec.num_leaves), spec)
     if type(tree) is not tuple or len(tree) != 2 or type(tree[1]) is not dict:
         raise Corrupt("a tree of other results")
@@ -124,7 +126,7 @@ def _check_lowered_whole(plan: Plan, forward: fx.GraphModule) -> None:
     results = len(plan.returned) + len(plan.generators) + plan.saved
     if _shape(forward) != (len(plan.inputs), results):
         raise Corrupt("a plan for another graph")
-    # (Without symbols and wrapper subclasses; and functionalized draws are not kept.)
+    # Compiles with symbols, wrapper subclasses or functionalized draws are not stored.
     if (
         plan.replaced
         or plan.runs_python
@@ -147,7 +149,7 @@ def _check_lowered_whole(plan: Plan, forward: fx.GraphModule) -> None:
 
 
 def _copies(module: fx.GraphModule) -> Sequence[int]:
-    """The inputs of a graph that it copies something into, in order."""
+    """The positions of inputs that a graph writes to, in order."""
     inputs = {node: place for place, node in enumerate(module.graph.find_nodes(op="placeholder"))}
     copies = module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     return [inputs[node.args[0]] for node in copies]
@@ -199,7 +201,7 @@ _LEAVES = frozenset((int, bool, str, type(None), torch.dtype, torch.device))
 
 @functools.cache
 def _fields(kind: type) -> tuple[tuple[str, str | None], ...]:
-    """The fields of a dataclass, and of what the numbers in each are; none of what is no dataclass."""
+    """The fields of a dataclass, each with the kind of its numbers or None; none for another class."""
     if not dataclasses.is_dataclass(kind):
         return ()
     numbers = _NUMBERS.get(kind, {})
@@ -245,7 +247,7 @@ def _target(gradient: Gradient) -> object:
 
 
 def _is_plain(layout: GradientLayout | None) -> bool:
-    """Whether it is none, or that of one plain tensor."""
+    """Whether a layout is None or that of one plain tensor."""
     return layout is None or (layout.meta is None and len(layout.wheres) == 1)
 
 
@@ -254,7 +256,11 @@ def _is_one(value: object) -> bool:
 
 
 def _shape(module: fx.GraphModule) -> tuple[int, int]:
-    """How many inputs and results a graph has."""
+    """The numbers of inputs and of results of a graph.
+
+    Raises:
+        Corrupt: a result is no tensor and no integer.
+    """
     nodes = list(module.graph.nodes)
     results = nodes[-1].args[0] if nodes[-1].args else None
     if type(results) is tuple and not all(one is None or _is_one(one) for one in results):

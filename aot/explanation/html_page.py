@@ -1,7 +1,7 @@
-"""The page of `explain(compiled, html=True)`: one HTML document, which needs no network and no script.
+"""HTML page: the document of `explain(compiled, html=True)`. It needs no network and no script.
 
-Forward and backward are shown as the joint graph that they were cut from: one listing, in which colours tell
-what runs in the forward, what it saves, what the backward computes once more, and what it computes.
+Forward and backward are one listing, like the joint graph that they were cut from. Colours show four kinds of
+nodes: those of the forward, saved values, nodes that the backward recomputes, and those of the backward.
 """
 
 from __future__ import annotations
@@ -40,11 +40,7 @@ _LEGEND = (
 
 
 def render(*compiled: CompiledFunction) -> str:
-    """The document.
-
-    Args:
-        compiled: what it is about; every specialization of each so far has a section.
-    """
+    """The HTML document about compiled functions, with a section for each specialization so far."""
     title = escape(", ".join(one.__name__ for one in compiled)) or "nothing"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -82,7 +78,7 @@ def _html_section(number: int, one: Specialization) -> str:
 
 
 def _joint_graph_html(one: Specialization) -> Iterator[str]:
-    """The lines of the graphs, forward and then backward, with their colours."""
+    """The lines of the graphs with their colours, first the forward's, then the backward's."""
     backward = [node for module in one.backwards for node in module.graph.nodes]
     taken = {n.name for n in backward if n.op == "placeholder" and not is_tangent(n)}
     early = {n.name for n in one.forward.graph.nodes if n.op == "call_function"}
@@ -97,7 +93,7 @@ def _joint_graph_html(one: Specialization) -> Iterator[str]:
 
 
 def _lines(module: fx.GraphModule, node: fx.Node, kind: str, indent: str = "") -> Iterator[str]:
-    """The line of a node; of a graph that an operator takes, also its own."""
+    """The line of a node; for a graph that an operator takes, also the lines of its nodes."""
     yield _html_line(node, kind, indent)
     inner = getattr(module, str(node.target), None) if node.op == "get_attr" else None
     if isinstance(inner, fx.GraphModule):

@@ -1,4 +1,4 @@
-"""`explain`: the three artifacts of a compiled function, and what it does besides computing."""
+"""Text: `explain`, which prints metadata, graphs and wrapper of each specialization."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from aot.frontends.regions import compiled_regions
 
 
 def explain(compiled: CompiledFunction | None = None, *, html: bool = False) -> str:
-    """Metadata, forward graph, backward graph, plan and generated wrapper of every specialization so far, and
-    why there is more than one; and how many calls were refused and ran as in eager.
+    """Explain the specializations of a compiled function.
+
+    For each specialization so far the text has its metadata, its forward and backward graph, its plan, its
+    generated wrapper, and why it was compiled beside earlier ones. The text also says how many calls were
+    refused and ran as in eager.
 
     Args:
-        compiled: what it is about; None for all that `torch.compile` has compiled with the backends
-            ``aotfuzz`` and ``aotfuzz_inductor``.
-        html: as an HTML document, for light and dark screens, in which forward and backward are one listing
-            in colours, and guards are listed as well. It loads nothing and runs no script.
+        compiled: the function; None for all that `torch.compile` has compiled with the backends ``aotfuzz``
+            and ``aotfuzz_inductor``.
+        html: give an HTML document for light and dark screens. It shows forward and backward as one listing
+            in colours, and lists the guards too. It loads nothing and runs no script.
 
     Example:
         >>> compiled = aot.aot_function(lambda x: x.sin(), aot.nop)
@@ -57,7 +60,7 @@ def _explain_function(compiled: CompiledFunction) -> str:
 
 
 def _code(graph: fx.GraphModule) -> str:
-    """A graph as Python, and those that it calls."""
+    """A graph as Python text, followed by the graphs that it calls."""
     inner = [(name, one) for name, one in graph.named_children() if isinstance(one, fx.GraphModule)]
     parts = [f"{name}:\n{textwrap.indent(_code(one), '    ')}" for name, one in inner]
     return "\n\n".join([graph.code.strip(), *parts])

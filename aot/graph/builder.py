@@ -1,6 +1,7 @@
-"""The graph under construction: its nodes, and the metadata of every value in it.
+"""Graph builder: the graph under construction, with the metadata of every value in it.
 
-`meta["val"]` is filled in when the trace is over (`annotate`), never while it runs.
+In: operations with nodes and constants as arguments. Out: nodes of an `fx.Graph`.
+Invariant: `meta["val"]` is set when the trace is over (`annotate`), never while it runs.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from aot.torch_internals import fx_graphs, mode_stacks, op_queries, torch_fakes
 
 
 class GraphBuilder(ShapeInference):
-    """Appends pure calls to a graph, and knows the metadata of every value in it.
+    """Append pure calls to a graph, and know the metadata of every value in it.
 
     Attributes:
-        graph: the graph; its placeholders are added by `placeholder`, constants live on `root`.
+        graph: the graph. `placeholder` adds its inputs.
+        root: the module that holds the graph's constants and inner graphs.
         default_dtype: the default dtype of the call, under which the graph runs.
-        backward: whether what is appended now belongs to the backward.
+        backward: nodes that are appended now belong to the backward.
         origins: where nodes come from.
     """
 
@@ -42,14 +44,14 @@ class GraphBuilder(ShapeInference):
         self.origins = NodeOrigins(config.settings().stack_traces)
 
     def placeholder(self, name: str, meta: int, offset: int = 0) -> fx.Node:
-        """A graph input; `offset` is its storage offset in elements."""
+        """Add a graph input. `offset` is its storage offset in elements."""
         node = self.graph.placeholder(name)
         self.metas[node] = meta
         self.offsets[node] = offset
         return node
 
     def constant(self, value: Tensor) -> fx.Node:
-        """A tensor literal of the function; a fresh copy of it at every call."""
+        """Add a copy of a tensor literal of the function as a constant."""
         name = f"_tensor_constant{self._constants}"
         self._constants += 1
         with mode_stacks.dispatch_modes_off():
@@ -59,7 +61,7 @@ class GraphBuilder(ShapeInference):
         return node
 
     def module(self, name: str, module: fx.GraphModule) -> fx.Node:
-        """A function that an operator takes, as a graph of its own."""
+        """Add the graph of a function that an operator takes, such as a branch of `cond`."""
         name = f"{name}_{self._constants}"
         self._constants += 1
         self.root.add_module(name, module)
@@ -77,7 +79,7 @@ class GraphBuilder(ShapeInference):
         return node
 
     def item(self, node: fx.Node, index: int) -> fx.Node:
-        """The `index`-th result of an operation that returns several."""
+        """Append the `index`-th result of an operation that returns several."""
         metas = self.metas[node]
         assert isinstance(metas, tuple)
         result = fx_graphs.append_node(self.graph, "call_function", operator.getitem, (node, index), {})
@@ -90,15 +92,15 @@ class GraphBuilder(ShapeInference):
         return self.call(op, args, kwargs, self.infer(op, args, kwargs))
 
     def _tag_for_partitioner(self, node: fx.Node) -> None:
-        """Tell partitioners what belongs to the backward, in AOTAutograd's words."""
+        """Mark a node of the backward for partitioners, with AOTAutograd's tags."""
         again = self.backward and torch.is_grad_enabled()
         if self.backward:
-            # Formulas run without grad mode; in it the user's own code runs again (checkpoint).
+            # Autograd's formulas run without grad mode. With it, a checkpoint runs the user's code again.
             node.meta["partitioner_tag"] = "must_be_in_backward" if again else "is_backward"
         self.origins.note(node, self.backward, again)
 
     def annotate(self, nodes: Iterable[fx.Node]) -> None:
-        """Give nodes the `meta["val"]` that graph compilers read: fake tensors outside autograd."""
+        """Set the `meta["val"]` of nodes, which graph compilers read: fake tensors outside autograd."""
         for node in nodes:
             meta = self.metas.get(node)
             if isinstance(meta, int):

@@ -1,7 +1,8 @@
-"""Values that depend on no argument: what a trace can answer when a tensor is asked for its value.
+"""Constant values: values of the graph that depend on no argument, so that the trace can compute them.
 
-A trace knows no argument's numbers. But what a function computes from literals alone (`torch.tensor([2])`,
-`torch.ones(3)`, lengths) is the same at every call.
+In: the arguments of an operation as nodes. Out: their values, or None. A trace knows no values of arguments.
+But a value that the function computes from literals only, as `torch.tensor([2])` or `torch.ones(3)`, is the
+same at every call, so `.item()` of it has an answer.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ class ConstantValues:
         self._values: dict[fx.Node, Any] = {}
 
     def note(self, node: fx.Node, value: Any) -> None:
-        """The value of a node is known from elsewhere."""
+        """Set the value of a node that is known from elsewhere."""
         self._values[node] = value
 
     def values(self, tree: Any) -> Any:
-        """The arguments of an operation (nodes and constants, in tuples and dicts) with values in place of
-        nodes; None where one of them depends on an argument or on a random draw."""
+        """The arguments of an operation with values in place of nodes.
+
+        `tree` has nodes and constants, in tuples and dicts. The result is None if a node depends on an
+        argument or on a random draw.
+        """
         nodes: list[fx.Node] = []
         fx.node.map_arg(tree, nodes.append)
         needed: set[fx.Node] = set()
@@ -67,4 +71,4 @@ def _is_constant_value(node: fx.Node) -> bool:
     op = node.target
     if not isinstance(op, op_queries.OpOverload) or op_queries.may_be_random(op):
         return False
-    return not is_custom(op)  # which nobody but the caller is to run
+    return not is_custom(op)  # a custom operator runs only where the caller calls it

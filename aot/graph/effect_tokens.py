@@ -1,9 +1,9 @@
-"""Tokens: the order of what acts outside, as values of a graph.
+"""Effect tokens: the order of external effects as values of a graph.
 
-A graph has its operations in the order in which they run, so one that acts outside
-(`purity.node_has_external_effect`) stands in its place and needs no token. A graph compiler that orders
-operations by what they read alone, as Inductor does, gets a graph in which each such operation takes a token
-and returns the next one, by torch's operator ``with_effects``.
+In: an `fx.Graph`. Out: the same graph, changed. In a graph of this compiler, operations run in the order of
+the nodes, so an operation with an external effect (`purity.node_has_external_effect`) needs no token.
+Inductor orders operations only by what they read. For it each such operation takes a token and returns the
+next one, by torch's operator ``with_effects``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from aot.torch_internals import higher_order_ops, op_queries, torch_fakes
 
 
 def thread_tokens(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
-    """Chain the operations of a graph that act outside by tokens: the names of the first and the last, or
-    None where there are no such operations.
+    """Chain the operations of a graph with external effects by tokens.
 
     Args:
-        graph: it is changed; its nodes have ``meta["val"]``. (An operation that acts outside and writes to
-            its arguments as well stays as it is: ``with_effects`` takes none.)
-        lifted: whether the first token is the first input of the graph, and the last one its first output.
-            Else they are made and end inside.
+        graph: the graph, which is changed. Its nodes have ``meta["val"]``. An operation that also writes to
+            its arguments stays as it is, because ``with_effects`` does not take such an operation.
+        lifted: make the first token the first input of the graph, and the last one its first output.
+            Otherwise the graph makes the first token and drops the last one.
+
+    Returns:
+        The names of the first and the last token; None if there are no such operations.
 
     Example:
         >>> module = aot.aot_function(f, aot.nop).specializations[0].forward  # doctest: +SKIP
@@ -59,7 +61,7 @@ def thread_tokens(graph: fx.Graph, *, lifted: bool) -> tuple[str, str] | None:
 
 
 def _with_token(graph: fx.Graph, node: fx.Node, token: fx.Node, val: Any) -> fx.Node:
-    """Put the operation of `node` that takes and returns a token in its place; the token that it returns."""
+    """Replace a node by the same operation with a token, and return the token that it gives."""
     op: Any = node.target
     several = isinstance(node.meta["val"], tuple) and len(op._schema.returns) > 1
     results = node.meta["val"] if several else (node.meta["val"],)
@@ -80,7 +82,7 @@ def _with_token(graph: fx.Graph, node: fx.Node, token: fx.Node, val: Any) -> fx.
 
 
 def _fake_token(graph: fx.Graph) -> Any:
-    """A token as graph compilers get it: an empty tensor."""
+    """A token as graph compilers get it: a fake tensor without elements."""
     known = (node.meta.get("val") for node in graph.nodes)
     mode = next((val.fake_mode for val in known if isinstance(val, torch_fakes.FakeTensor)), None)
     with mode or torch_fakes.FakeTensorMode():

@@ -1,10 +1,12 @@
-"""Values laid out in memory as the tensors that they stand for, where a kernel looks at that.
+"""Layout: give a value the strides and the offset of the tensor that it stands for.
 
-Values of a graph hold the elements of the function's tensors, and need not lie as these do: what was
-written to an argument with gaps has none. Most kernels compute the same all the same; those that draw do
-not. On a CPU `normal_` draws in another order where 16 elements or more lie without gaps (ATen's
-`normal_fill`), and on a GPU `native_dropout` where several lie together from a multiple of as many on
-(`get_vector_size`).
+In: a node and a geometry. Out: a node with the same elements in this layout. A value of the graph has the
+elements of one of the function's tensors, but may have another layout. For example, a value that is written
+to an argument with gaps has none.
+
+Most kernels do not depend on the layout, but random kernels do. On a CPU `normal_` draws in another order if
+16 or more elements lie without gaps (ATen's `normal_fill`). On a GPU `native_dropout` does so if it can read
+several elements at once, which depends on their alignment (`get_vector_size`).
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from aot.tensors.views import alias_root
 
 aten = torch.ops.aten
 
-# As many elements as kernels take at once, at most: memory of its own begins at a multiple of that.
+# The most elements that kernels read at once. A tensor's own memory begins at a multiple of it.
 _TOGETHER = 16
 
 
 def with_strides(builder: GraphBuilder, node: fx.Node, stride: tuple[int, ...]) -> fx.Node:
-    """A value, or a copy of it with these strides."""
+    """The value itself if it has these strides, else a copy with them."""
     meta = builder.meta(node)
     if known_equal(meta.stride, stride):
         return node
@@ -35,9 +37,8 @@ def with_strides(builder: GraphBuilder, node: fx.Node, stride: tuple[int, ...]) 
 
 
 def with_rng_layout(builder: GraphBuilder, node: fx.Node, where: Geometry) -> fx.Node:
-    """The value of a tensor with the geometry `where`, or a copy that lies as the tensor does: the same
-    numbers are drawn for it."""
-    if 0 in where.size or where.overlaps_itself_somehow:  # (The latter is a view in the graph as well.)
+    """The value of a tensor with the geometry `where`, or a copy with its layout, so that draws are equal."""
+    if 0 in where.size or where.overlaps_itself_somehow:  # a value of the second kind is a view in the graph
         return node
     if builder.meta(node).device.type == "cpu":
         return with_strides(builder, node, where.stride)
@@ -58,14 +59,14 @@ def with_rng_layout(builder: GraphBuilder, node: fx.Node, where: Geometry) -> fx
 
 
 def _is_aligned_at(builder: GraphBuilder, node: fx.Node, begin: Any) -> bool:
-    """Whether it is known that a value begins as many elements after a multiple of those taken at once."""
+    """Whether a value is known to begin `begin` elements after a multiple of `_TOGETHER`."""
     views, root = [], alias_root(node)
     while node is not root:
         views.append(node)
         node = node.args[0]  # type: ignore[assignment]
     offset: Any = builder.offsets.get(root, 0)
     if views:
-        if builder.symbolic:  # (Arguments of views may be nodes.)
+        if builder.symbolic:  # arguments of views may be nodes then
             return False
         with builder.on_fakes(symbolic=False):
             shown: Any = builder.fake(root)

@@ -1,11 +1,13 @@
-"""Node metadata: what tools of torch's look for in ``node.meta``, made when somebody looks at a graph.
+"""Node metadata: the entries of ``node.meta`` that torch's tools read, made when somebody looks at a graph.
 
-In: a graph whose nodes have an `Origin`. Out: the same graph, with what AOTAutograd's graphs have.
+In: a graph whose nodes have an `Origin`. Out: the same graph, with the entries of AOTAutograd's graphs:
 
-* All nodes have ``tensor_meta``, ``partitioner_tag`` (unless the graph is one for inference), ``seq_nr`` and
-  ``original_aten``; where sizes depend on data ``unbacked_bindings``.
-* What a front end says of its own nodes is in ``stack_trace``, ``nn_module_stack``, ``source_fn_stack``,
-  ``from_node`` and ``custom``; in its checkpoints in ``recompute`` and ``ac_graph_id``.
+* All nodes have ``tensor_meta``, ``seq_nr`` and ``original_aten``. They have ``partitioner_tag`` unless the
+graph
+  is for inference, and ``unbacked_bindings`` if sizes depend on data.
+* Entries from a front end's own nodes are ``stack_trace``, ``nn_module_stack``, ``source_fn_stack``,
+``from_node``
+  and ``custom``. In its checkpoints there are also ``recompute`` and ``ac_graph_id``.
 * Nodes of a backward have ``autograd_backward``, ``fwd_nn_module_stack`` and ``fwd_source_fn_stack``.
 """
 
@@ -24,13 +26,13 @@ from aot.tensors.symbolic_sizes import has_symbols, with_hints
 from aot.torch_internals import op_queries, symbolic_shapes
 
 _FORMATS = (torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
-# What a front end says of a node, and holds for all that becomes of it.
+# Entries of a front end's node that also hold for all nodes that are recorded for it.
 _SAID = ("stack_trace", "nn_module_stack", "source_fn_stack", "custom")
 _PASS = "aotfuzz"
 
 
 def complete_node_metadata(module: fx.GraphModule) -> None:
-    """Give all nodes of a graph, and of those that it calls, their metadata."""
+    """Set the metadata of all nodes of a graph, and of the graphs that it calls."""
     for part in module.modules():
         if isinstance(part, fx.GraphModule):
             _complete_graph(part.graph)
@@ -95,7 +97,7 @@ def _add_source(meta: dict[str, Any], origin: Origin, source: fx.Node | None) ->
 
 
 def _sizes(value: Any) -> tuple[Any, ...]:
-    """The numbers in which a value may have symbols."""
+    """The sizes and strides of a value, or the number that it is, where symbols may be."""
     if isinstance(value, Tensor):
         return (*value.shape, *value.stride())
     if isinstance(value, (tuple, list)):
@@ -104,10 +106,10 @@ def _sizes(value: Any) -> tuple[Any, ...]:
 
 
 def _tensor_metadata(value: Tensor) -> TensorMetadata:
-    """What `torch.fx.passes.shape_prop` notes of a tensor."""
+    """The `TensorMetadata` that `torch.fx.passes.shape_prop` would make of a tensor."""
     shape, stride = value.shape, value.stride()
     strided = value
-    if has_symbols((*shape, *stride)):  # a question to symbols would be a guard
+    if has_symbols((*shape, *stride)):  # `is_contiguous` of symbols would add a guard
         strided = torch.empty_strided(*with_hints((tuple(shape), tuple(stride))), device="meta")
     formats = (one for one in _FORMATS if strided.is_contiguous(memory_format=one))
     return TensorMetadata(shape, value.dtype, value.requires_grad, stride, next(formats, None), False, {})

@@ -1,7 +1,8 @@
-"""Node origins: where the nodes of a graph come from, noted while they are recorded.
+"""Node origins: where each node of a graph comes from, noted while it is recorded.
 
-What tools read of that (``meta["stack_trace"]``, ``meta["seq_nr"]``, ...) is made of it when somebody is to
-look at a graph (`aot.graph.node_metadata`): a recorded operation pays for one small object.
+In: a node, at the time when it is recorded. Out: an `Origin` in its ``meta``. The entries that tools read,
+such as ``meta["stack_trace"]`` and ``meta["seq_nr"]``, are made from it when somebody looks at a graph
+(`aot.graph.node_metadata`). So a recorded operation costs one small object only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from aot.ops.call_targets import call_by_name
 from aot.torch_internals import autograd_graph, fx_graphs, op_queries
 
 KEY = "aot_origin"
-"""Under this name an `Origin` is in the ``meta`` of a node, until that is completed."""
+"""The key of the `Origin` in a node's ``meta``, until the metadata is completed."""
 
 COMPLETED = frozenset(
     {
@@ -33,18 +34,18 @@ COMPLETED = frozenset(
         *("fwd_source_fn_stack", "unbacked_bindings", "output_stack_traces", "desc"),
     }
 )
-"""What is made of origins, and of descriptors: it tells people something, and decides nothing."""
+"""The keys that are made from origins and descriptors. They inform people, and no code depends on them."""
 
 LIBRARIES = tuple(f"{folder}/" for folder in (Path(nn.__file__).parents[1], Path(__file__).parents[1]))
 _KEYS = ("stack_trace", "nn_module_stack")
 
 
 class FrontEndGraph(NamedTuple):
-    """A graph of a front end's that is being run.
+    """A front end's graph that is being run.
 
     Attributes:
-        module: refers to it, and does not hold it: it may hold parameters, which go when their holders go.
-        checkpoint: the number of the checkpoint that it is the body of, if it is one of Dynamo's.
+        module: a weak reference, because the module may hold parameters, which must not be kept alive.
+        checkpoint: the number of the checkpoint of Dynamo's whose body the graph is, or None.
     """
 
     module: weakref.ref[fx.GraphModule]
@@ -55,13 +56,14 @@ class Origin(NamedTuple):
     """Where a node comes from.
 
     Attributes:
-        sequence: the number of the node of autograd that its operation has, or, in a backward, that runs.
-        backward: whether it was recorded while differentiating.
-        operator: the operation that it calls, takes a result of, or is a part of, if one was decomposed.
-        graph, at: the front end's graph that ran, and where in it: the line of its code, or, where that was
-            not what ran, the node.
-        notes: what the settings `stack_traces` has noted besides.
-        forward: of a node of the backward: what it differentiates, as far as that is known.
+        sequence: the sequence number of the autograd node of its operation; in a backward, of the one that
+            runs.
+        backward: it was recorded during differentiation.
+        operator: the operation that it calls, or whose result it takes, or which was decomposed into it.
+        graph, at: the front end's graph that ran, and the line of its code, or the node if an interpreter
+            ran.
+        notes: stack trace and modules, if the setting `stack_traces` is on.
+        forward: for a node of the backward, the origin of what it differentiates, if that is known.
     """
 
     sequence: int
@@ -74,13 +76,13 @@ class Origin(NamedTuple):
 
 
 class NodeOrigins:
-    """Notes for each node what was being done when it was recorded.
-
-    Attributes:
-        operator: the operation that is being decomposed, if one is.
+    """Set the origin of each node when it is recorded.
 
     Args:
-        stack_traces: whether to note lines of the function and the modules around them, which takes time.
+        stack_traces: record the lines of the function and the modules around them, which takes time.
+
+    Attributes:
+        operator: the operation that is being decomposed, or None.
     """
 
     def __init__(self, stack_traces: bool) -> None:
@@ -89,11 +91,11 @@ class NodeOrigins:
         self._of_nodes: dict[int, Origin] = {}  # by the sequence number of the node of autograd
 
     def note(self, node: fx.Node, backward: bool, again: bool) -> None:
-        """Note where `node` comes from, which was just recorded.
+        """Set the origin of `node`, which was just recorded.
 
         Args:
-            backward: whether that was done while differentiating.
-            again: whether the function's own code runs then, once more.
+            backward: it was recorded during differentiation.
+            again: a checkpoint runs the function's own code again at that time.
         """
         operator = self.operator or _operator_of(node)
         running = autograd_graph.current_node() if backward else None
@@ -112,7 +114,7 @@ class NodeOrigins:
         node.meta[KEY] = Origin(sequence, True, operator, graph, at, notes, forward)
 
     def note_view(self, operator: op_queries.OpOverload) -> None:
-        """Note what takes a view, of which nodes are recorded when somebody reads it."""
+        """Record the origin of a view operation, whose nodes are recorded only when the view is read."""
         self._note_forward(operator)
 
     def _note_forward(self, operator: op_queries.OpOverload | None) -> Origin:
@@ -123,7 +125,7 @@ class NodeOrigins:
         return origin
 
     def _here(self) -> tuple[FrontEndGraph | None, int | fx.Node, Mapping[str, Any]]:
-        """Where the function is: in a front end's graph, and on which lines, if those are asked for."""
+        """The place where the function is: the front end's graph, and the lines if `stack_traces` is on."""
         graph, at = _front_end_place(sys._getframe(1)) if _graphs else (None, 0)
         return graph, at, _stack_trace_origin(sys._getframe(1)) if self._stack_traces else _NOTHING
 
@@ -135,9 +137,9 @@ _checkpoints = itertools.count()
 
 @contextlib.contextmanager
 def front_end_running(module: Any) -> Iterator[None]:
-    """While this lasts, a front end's graph, if `module` is one, and those that it calls are known.
+    """While it lasts, nodes come from the front end's graph `module` and the graphs that it calls.
 
-    (One thread traces at a time.)
+    Other modules have no effect. One thread traces at a time, so the state is global.
     """
     global _graphs
     before = _graphs
@@ -160,7 +162,7 @@ def _front_end_graphs(root: fx.GraphModule) -> Iterator[tuple[int, FrontEndGraph
 
 
 def _checkpointed(module: fx.GraphModule) -> Iterator[nn.Module]:
-    """Yield the bodies of Dynamo's checkpoints that a graph calls and that save nothing they are told to."""
+    """The bodies of Dynamo's checkpoints in a graph that have no `context_fn` to choose saved values."""
     for node in module.graph.nodes:
         if getattr(node.target, "__name__", "") == "tag_activation_checkpoint":
             body = node.args[0]
@@ -169,7 +171,7 @@ def _checkpointed(module: fx.GraphModule) -> Iterator[nn.Module]:
 
 
 def _front_end_place(frame: FrameType | None) -> tuple[FrontEndGraph | None, int | fx.Node]:
-    """The innermost graph of the front end that runs, and the line of its code, or the node."""
+    """The innermost graph of the front end that runs, with the line of its code, or the node."""
     while frame is not None:
         code = frame.f_code
         if code is _INTERPRETED:
@@ -187,7 +189,7 @@ _INTERPRETED = fx.Interpreter.run_node.__code__
 
 
 def front_end_node(graph: FrontEndGraph | None, at: int | fx.Node) -> fx.Node | None:
-    """The node of a front end's graph that an operation comes from (`Origin.at`), while there is one."""
+    """The node of a front end's graph at the place `Origin.at`; None if there is none any more."""
     if isinstance(at, fx.Node):
         return at
     module = None if graph is None else graph.module()
@@ -199,7 +201,7 @@ def front_end_node(graph: FrontEndGraph | None, at: int | fx.Node) -> fx.Node | 
 
 
 def _operator_of(node: fx.Node) -> op_queries.OpOverload | None:
-    """The operation that a node calls, or takes a result of, whatever calls it."""
+    """The operation that a node calls, directly or not, or whose result it takes."""
     if isinstance(node.target, op_queries.OpOverload):
         return node.target
     first = node.args[0] if node.args else None

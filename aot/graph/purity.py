@@ -1,4 +1,7 @@
-"""What is seen of a graph that runs, besides its results: what is not to be dropped, repeated or moved."""
+"""Purity: which nodes of a graph must not be dropped, repeated or moved, because running them is seen.
+
+These are random draws, checks that may raise, writes to graph inputs, and external effects.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from aot.ops.classify import drops_nothing, has_external_effect, operation_of
 from aot.torch_internals import op_queries
 
 BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
-"""What partitioners read: that a node was recorded in a backward; and that it is to run there alone."""
+"""The partitioner tags of nodes that were recorded in a backward. With the second, a node must run there."""
 
 
 def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
-    """Drop every node without users or effects; of a `forward`, or a joint graph, not what may raise."""
+    """Remove nodes without users or effects. A `forward` or joint graph also keeps nodes that may raise."""
     for node in reversed(graph.nodes):
         dead = not node.users and node.op in ("call_function", "get_attr")
         if dead and not is_impure(node) and not (forward and "may_raise" in node.meta):
@@ -21,8 +24,10 @@ def eliminate_dead_code(graph: fx.Graph, *, forward: bool = True) -> None:
 
 
 def node_has_external_effect(node: fx.Node) -> bool:
-    """Whether somebody outside sees that the node runs (`classify.has_external_effect`). What was recorded in
-    a backward, and is of no segment, belongs to a backward that was only tried."""
+    """Whether a node has an external effect (`classify.has_external_effect`).
+
+    A node that was recorded in a backward and has no segment does not count: that backward was only a test.
+    """
     op = operation_of(node)
     tried = is_recorded_in_backward(node) and "segment" not in node.meta
     return op is not None and has_external_effect(op) and not tried
@@ -34,13 +39,15 @@ def is_recorded_in_backward(node: fx.Node) -> bool:
 
 
 def is_backward_write(node: fx.Node) -> bool:
-    """Whether it is the copy by which a backward leaves a value in memory of the forward."""
+    """Whether a node is the copy by which a backward writes to memory of the forward."""
     return node.target is torch.ops.aten.copy_.default and "segment" in node.meta
 
 
 def is_impure(node: fx.Node) -> bool:
-    """Whether running the node is seen even if nobody reads its result: it moves a random generator, writes
-    to a graph input, is a check that may raise, or acts outside."""
+    """Whether a node must run although nobody reads its result.
+
+    It draws random numbers, writes to a graph input, is a check that may raise, or has an external effect.
+    """
     op = operation_of(node)
     if op is None or node_has_external_effect(node):
         return op is not None
@@ -50,7 +57,7 @@ def is_impure(node: fx.Node) -> bool:
 
 
 def is_random_node(node: fx.Node) -> bool:
-    """Whether running the node draws random numbers."""
+    """Whether a node draws random numbers."""
     op = operation_of(node)
     if op is None or not op_queries.may_be_random(op):
         return False

@@ -1,9 +1,10 @@
-"""What an operation makes of its arguments' metadata: told by fake tensors, or by kernels on zeros.
+"""Shape inference: the metadata of an operation's results, from kernels on zeros or from fake tensors.
 
-What has been told is remembered across traces: everything recorded is pure, so that a result's metadata
-depends on nothing else. Where a kernel may be asked (`ops.zero_probing`) it is, since it is right by
-definition. For a GPU fake tensors are asked, and its kernel where that of the CPU says otherwise than they
-do.
+In: an operation and its arguments as nodes. Out: a `ResultMeta`. The kernel runs on zeros if it may
+(`ops.zero_probing`), because it is right by definition. For a GPU, fake tensors give the answer; if the CPU's
+kernel says something else, the GPU's kernel decides.
+
+Answers are remembered across traces: recorded operations are pure, so metadata depends on nothing else.
 """
 
 from __future__ import annotations
@@ -52,18 +53,17 @@ from aot.torch_internals import (
 
 _CPU = torch.device("cpu")
 _RECIPES: dict[tuple[Any, ...], ResultMeta] = {}
-_RECIPES_LIMIT = 20_000  # a bound for processes that compile for ever; far above any one program's needs
+_RECIPES_LIMIT = 20_000  # for processes that compile for ever; far more than one program needs
 
 
 class ShapeInference:
     """The metadata of values, and of what operations return for them.
 
     Attributes:
-        mode: in which operations take fake tensors.
-        symbolic: whether sizes may be symbols.
-        metas: node -> interned metadata, a tuple of them for an operation with several results, as in
-            `ResultMeta`.
-        offsets: node -> its storage offset in elements, where that is not 0.
+        mode: the fake tensor mode in which operations run.
+        symbolic: sizes may be symbols.
+        metas: node -> interned metadata; for an operation with several results a tuple, as in `ResultMeta`.
+        offsets: node -> storage offset in elements, if it is not 0.
     """
 
     def __init__(self, mode: torch_fakes.FakeTensorMode) -> None:
@@ -73,7 +73,7 @@ class ShapeInference:
         self.offsets: dict[fx.Node, int] = {}
 
     def adopt_mode(self, mode: torch_fakes.FakeTensorMode) -> None:
-        """From now on, operations take fake tensors of another mode, and sizes may be symbols."""
+        """Use another fake tensor mode from now on. Its `shape_env` says if sizes may be symbols."""
         self.mode = mode
         self.symbolic = mode.shape_env is not None
 
@@ -90,9 +90,11 @@ class ShapeInference:
         return self._fake(meta, self.offsets.get(node, 0))
 
     def infer(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ResultMeta:
-        """The metadata of what ``op`` returns for these arguments, given as nodes and constants.
+        """Infer the metadata of what ``op`` returns for these arguments, which are nodes and constants.
 
-        Raises whatever the operation raises for such arguments.
+        Raises:
+            Exception: the error that the operation raises for arguments with this metadata.
+            Unsupported: nothing says what the operation returns.
         """
         key: list[Any] | None = [op, torch.get_default_dtype()]
         key = self._inference_key(args, key)
@@ -122,19 +124,21 @@ class ShapeInference:
         kwargs: dict[str, Any],
         call: Callable[..., Any] | None = None,
     ) -> ResultMeta | None:
-        """What the kernel of an operation returns on zeros, if it may be asked (`ops.zero_probing`) and
-        answers; it is called by ``call(args, kwargs)``, if there is that."""
+        """The metadata of what an operation's kernel returns for zeros; None if it must not run or cannot.
+
+        `ops.zero_probing` says if it may run. If there is a `call`, ``call(args, kwargs)`` runs it.
+        """
         metas = [self.meta(node) for node in _nodes((args, kwargs))]
         return self._infer_by_kernel(op, args, kwargs, call) if can_probe(op, metas, args, kwargs) else None
 
     def _is_doubtful_inference(
         self, recipe: ResultMeta, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
-        """Whether the kernel of a CPU says otherwise than fake tensors, and that of the device may be asked.
+        """Whether the CPU's kernel contradicts the fake tensors, and the device's kernel may decide.
 
-        Meta kernels that all devices share let pass what kernels refuse, and lay results out otherwise. It
-        takes far longer to ask a device than to ask the CPU, and what a kernel there makes of zeros that it
-        does not take can be the end of the process's CUDA.
+        Meta kernels, which all devices share, accept arguments that kernels refuse, and give results other
+        strides. The CPU is asked first, because a run on a device takes far longer. A device kernel that does
+        not take zeros may also leave the process without a working CUDA.
         """
         metas = [self.meta(node) for node in _nodes((args, kwargs))]
         if not any(meta.device.type == "cuda" for meta in metas):
@@ -143,10 +147,10 @@ class ShapeInference:
         if not can_probe(op, there, args, kwargs) or op_queries.may_be_random(op):
             return False
         try:
-            told = self._infer_by_kernel(op, args, kwargs, at=_CPU)
+            by_cpu = self._infer_by_kernel(op, args, kwargs, at=_CPU)
         except Exception:
             return error_is_conclusive_anywhere(op, metas)
-        return told is not None and not same_but_for_device(told.metas, recipe.metas)
+        return by_cpu is not None and not same_but_for_device(by_cpu.metas, recipe.metas)
 
     def _infer_by_kernel(
         self,
@@ -156,7 +160,7 @@ class ShapeInference:
         call: Callable[..., Any] | None = None,
         at: torch.device | None = None,
     ) -> ResultMeta | None:
-        """The same of any operation; with its arguments on another device, if it is to be run `at` that."""
+        """Do `infer_by_kernel` for any operation, with its arguments on the device `at`, if there is one."""
         metas = [self.meta(node) for node in _nodes((args, kwargs))]
         given: list[Tensor] = []
 
@@ -181,15 +185,15 @@ class ShapeInference:
             try:
                 result = run(blank)
             except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-                return None  # It does not take such a matrix.
+                return None  # the operation does not take a matrix of zeros
             except Exception:
                 if op in _COUNT_FROM_THE_STORAGE or not error_is_conclusive(op, metas):
-                    return None  # Its argument lies elsewhere, and in a larger one, than what stands for it.
-                # (A meta kernel may let pass what the kernel refuses: factors of two dtypes, another shape
-                # of what is added to a product.)
+                    return None  # the error is due to the stand-in, whose storage is smaller
+                # The error counts although a meta kernel may accept the arguments, such as factors of two
+                # dtypes, or a wrong shape of the tensor that `addmm` adds.
                 with contextlib.suppress(Exception):
                     run(one)
-                    return None  # It does not take zeros alone, to divide by for one.
+                    return None  # the operation refuses only zeros, for example as a divisor
                 raise
         return result_meta_of(result, {tensor_impl.storage_key(tensor) for tensor in given})
 
@@ -216,7 +220,7 @@ class ShapeInference:
     def _inferred_result(
         self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fakes: Any, symbolic: bool
     ) -> Any:
-        """What the operation returns for fake tensors; its kernel for zeros, where it does not take these."""
+        """The result of an operation for fake tensors, or of its kernel for zeros if the former raises."""
         try:
             with (
                 typed_refusals(),
@@ -229,18 +233,18 @@ class ShapeInference:
         except errors.Unsupported:
             raise
         except Exception as error:
-            if is_custom(op):  # of which the kernel is run where the caller calls it, and nowhere else
+            if is_custom(op):  # its kernel runs only where the caller calls it
                 raise errors.UnsupportedOperation(
                     f"{op} does not say what it returns: {type(error).__name__}: {error}; give it a kernel "
                     f"for fake tensors (register_fake) that takes these arguments"
                 ) from error
-            # Some meta kernels raise where the kernel does not (they divide by a number of elements), or
-            # raise something else: the kernel itself decides.
+            # Some meta kernels raise if the kernel does not, because they divide by a number of elements.
+            # Others raise another error. So the kernel decides.
             return self.run(op, args, kwargs)
 
     @contextlib.contextmanager
     def on_fakes(self, symbolic: bool) -> Iterator[None]:
-        """While this lasts, operations take fake tensors, of which sizes are symbols if `symbolic`."""
+        """While it lasts, operations run on fake tensors, whose sizes are symbols if `symbolic`."""
         with self.mode, dispatcher.python_dispatcher_on() if symbolic else contextlib.nullcontext():
             yield
 
@@ -251,8 +255,10 @@ class ShapeInference:
         kwargs: dict[str, Any],
         numbers: Callable[[Any], Any] = specialize_sizes,
     ) -> Any:
-        """What the operation's kernel returns or raises for tensors of zeros with the arguments' metadata;
-        `numbers` gives those that symbols stand for."""
+        """Run the operation's kernel on zeros with the arguments' metadata.
+
+        `numbers` gives values to symbols in sizes and arguments.
+        """
         with mode_stacks.dispatch_modes_off(), autograd_state.outside_inference_mode(), torch.no_grad():
             real = fx.node.map_arg(numbers((args, kwargs)), lambda node: self._blank(node, numbers))
             if op in PIVOTED:
@@ -262,13 +268,15 @@ class ShapeInference:
     def inferred_as_computed(
         self, recipe: ResultMeta, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], odd: bool = False
     ) -> ResultMeta:
-        """The same with the dtypes and strides that the kernel gives its results: meta kernels that are
-        written in Python are not always right for arguments of several dtypes (a norm of half precision with
-        parameters of another one), nor for those that do not lie in row-major order; of symbols, not for
-        dimensions of one element (`odd`) either."""
+        """Correct the dtypes and strides of `recipe` by those that the kernel gives.
+
+        Meta kernels in Python are not always right for arguments of several dtypes, such as a norm of half
+        precision with float32 parameters, or for arguments that are not contiguous. With symbols they may
+        also be wrong for dimensions of one element (`odd`).
+        """
         given = [with_hints(self.meta(node)) for node in _nodes((args, kwargs))]
         if any(None in meta.size for meta in given):
-            return recipe  # sizes that depend on values
+            return recipe  # a size depends on values
         mixed = len({meta.dtype for meta in given if meta.dtype.is_floating_point}) > 1
         plain = not odd and all(map(is_contiguous, given))
         if not mixed and (plain or any(0 in meta.size for meta in given)):
@@ -305,7 +313,7 @@ class ShapeInference:
         return torch_fakes.fake_tensor(self.mode, nbytes, size, stride, offset, dtype, device)
 
     def _inference_key(self, values: Iterable[Any], key: list[Any] | None) -> list[Any] | None:
-        """Extend a recipe key by `values`; None when one of them cannot be part of a key."""
+        """Extend a key of `_RECIPES` by `values`; None if one of them cannot be part of a key."""
         if key is None:
             return None
         for value in values:
@@ -331,7 +339,7 @@ class ShapeInference:
 
 @contextlib.contextmanager
 def typed_refusals() -> Iterator[None]:
-    """Where an operation is run on fake tensors: this project's errors for what they cannot do."""
+    """While it lasts, errors of fake tensors about unsupported operations become this project's errors."""
     try:
         with torch_fakes.without_error_logs():
             yield
@@ -349,9 +357,8 @@ def typed_refusals() -> Iterator[None]:
         ) from error
 
 
-# Operations of which the kernel itself has to say what its results are: fake tensors take the shape for one
-# that depends on data (it follows from the lengths, which are numbers), or do not know it, or give the result
-# other strides.
+# Operations whose kernel has to give the metadata. Fake tensors take a shape for data-dependent that follows
+# from lengths given as numbers, or do not know it, or give the result other strides.
 _WITHOUT_META = {
     torch.ops.aten._ctc_loss.default,
     torch.ops.aten.fractional_max_pool2d.default,
@@ -361,7 +368,7 @@ _WITHOUT_META = {
     call_with_grad,
 }
 
-# Operations of which the result lies in row-major order however the arguments lie.
+# Operations whose result is contiguous for all layouts of the arguments.
 _ROW_MAJOR = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
@@ -369,14 +376,14 @@ _ROW_MAJOR = {
     torch.ops.aten.baddbmm.default,
 }
 
-# Operations that are told where to look as seen from the start of a storage.
+# Operations with an offset that counts from the start of a storage.
 _COUNT_FROM_THE_STORAGE = {
     torch.ops.aten.as_strided.default,
     torch.ops.aten.as_strided_copy.default,
     torch.ops.aten.as_strided_scatter.default,
 }
 
-# Operations that return a copy of an argument, where fake tensors return the argument.
+# Operations that return a copy of an argument, although their fake kernels return the argument itself.
 _COPIES = {torch.ops.aten._functional_assert_async.msg}
 
 

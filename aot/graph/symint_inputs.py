@@ -1,12 +1,12 @@
-"""Graphs whose sizes are symbols, as compilers get them: symbols are inputs, what follows from them nodes.
+"""SymInt inputs: turn the symbols of a graph into graph inputs, and expressions of symbols into nodes.
 
-In: a graph of the trace, in which symbols stand among the arguments of operations. Out: the same graph with
-its symbols as its first inputs, which are ints at run time: those that it computes with, and those in sizes,
-strides and offsets of its other inputs, as graph compilers expect it.
+In: a graph of the trace, with symbols among the arguments of operations. Out: the same graph with its symbols
+as first inputs, which are ints at run time. These are the symbols that the graph computes with, and those in
+sizes, strides and offsets of its other inputs, as graph compilers expect.
 
-A symbol of a number that the graph computes from values (how many elements a mask selects) becomes a node
-where that number is found. What the trace has assumed of it the graph asserts there, and compilers get a
-symbol for it of which they can assume nothing.
+A graph may compute a number from values, such as how many elements a mask selects. Its symbol becomes a node
+at the place where the number is found. The graph asserts there what the trace has assumed of the number.
+Compilers get an unbacked symbol for it, of which they can assume nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from aot.tensors.symbolic_sizes import Computed, DataNumber, SymbolicSizes, has_
 from aot.torch_internals import fx_graphs, symbolic_shapes, torch_fakes
 
 DATA_NUMBERS = "data_numbers"
-"""Under this name the `meta` of a node has the numbers that it computes from values (`DataNumber`)."""
+"""The key in a node's `meta` of the numbers that it computes from values (`DataNumber`)."""
 
 OTHER_NUMBERS = "aotfuzz: a graph computes other numbers from values than it was compiled for"
-"""What a graph raises of which an assertion does not hold."""
+"""The message of a graph's assertions about computed numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class GraphWithSymbolInputs:
     """A graph that takes numbers of a call before its other inputs.
 
     Attributes:
-        taken: which of them.
+        module: the graph.
+        taken: the positions of these numbers among `SymbolicSizes.names`.
     """
 
     module: fx.GraphModule
@@ -44,11 +45,7 @@ class GraphWithSymbolInputs:
 
 @dataclass(frozen=True, slots=True)
 class SymbolAOTInput:
-    """The descriptor of an input that is a number for which a symbol stands.
-
-    Attributes:
-        name: of the input.
-    """
+    """The descriptor of a graph input for a symbol. `name` is the input's name."""
 
     name: str
 
@@ -56,9 +53,9 @@ class SymbolAOTInput:
 def lift_symbols_to_inputs(
     module: fx.GraphModule, symbols: SymbolicSizes | None, *, forward: bool = False
 ) -> GraphWithSymbolInputs:
-    """A graph of a trace with `symbols`; one that has none of them is left as it is.
+    """Turn the symbols of a graph into inputs. A graph without symbols is returned unchanged.
 
-    A `forward` graph returns after its other results the numbers that it computes from values.
+    A `forward` graph returns the numbers that it computes from values after its other results.
 
     Raises:
         DataDependentValue: a graph needs a number that an earlier one, or a node that was dropped, computes.
@@ -136,19 +133,18 @@ def lift_symbols_to_inputs(
 
 
 def has_data_numbers(graph: fx.Graph) -> bool:
-    """Whether a graph computes numbers from values, and asserts something of them."""
+    """Whether a graph computes numbers from values."""
     return any(DATA_NUMBERS in node.meta for node in graph.nodes)
 
 
 def _defined_symbols(graph: fx.Graph, symbols: SymbolicSizes, forward: bool) -> set[Any]:
-    """The symbols of numbers that a graph computes: all that nodes of it tell, but what a backward is given
-    by its forward."""
+    """The symbols of numbers that a graph computes; in a backward without those that the forward gives it."""
     found = {one.symbol for node in graph.nodes for one in node.meta.get(DATA_NUMBERS, ())} - {None}
     return found if forward else found - symbols.names.keys()
 
 
 def _sizes_of(value: Any) -> list[Any]:
-    """The symbols in the sizes of results."""
+    """The sizes, strides and offsets with symbols in a node's result."""
     if isinstance(value, (tuple, list)):
         return [size for one in value for size in _sizes_of(one)]
     return [n for n in numbers_of(value) if has_symbols(n)]
@@ -168,7 +164,7 @@ def _expression_nodes(expression: Any, inputs: Mapping[Any, fx.Node], graph: fx.
         _require(inputs, symbol)
     try:
         return symbolic_shapes.symbol_nodes(expression, inputs, graph)
-    except Exception as error:  # a function of Python's that takes numbers alone, or none of Python's
+    except Exception as error:  # the expression has a function of plain numbers, Python's or another
         raise DataDependentValue(
             f"a graph cannot compute {expression}, which follows from a tensor's value ({error}); compute "
             f"with tensors, or outside"
@@ -176,7 +172,7 @@ def _expression_nodes(expression: Any, inputs: Mapping[Any, fx.Node], graph: fx.
 
 
 def _define(graph: fx.Graph, node: fx.Node, one: DataNumber, inputs: dict[Any, fx.Node]) -> None:
-    """Find a number in what a node computes, and assert what is always assumed of it."""
+    """Append the nodes that give a number of a node's result, and the assertion that always holds of it."""
     if one.path:
         *item, dimension = one.path
         result = graph.call_function(operator.getitem, (node, item[0])) if item else node
@@ -198,7 +194,7 @@ def _write_assertion(graph: fx.Graph, condition: Any) -> None:
 
 
 def _forget_hints(graph: fx.Graph, symbols: SymbolicSizes) -> None:
-    """Have compilers know nothing of the numbers that a graph computes, and where they are found."""
+    """Replace the symbols of computed numbers by unbacked ones, and record where each is bound."""
 
     def unbacked(value: Any) -> Any:
         if isinstance(value, (tuple, list)):

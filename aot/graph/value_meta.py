@@ -1,7 +1,7 @@
-"""Metadata of values: interned to small integers, and as what an operation returns.
+"""Value metadata: size, strides, dtype and device of a graph's values, interned to small integers.
 
-These integers stand in keys of what is remembered across traces. Metadata with symbols in it belong to one
-trace, and are like no others.
+The integers are parts of keys that are remembered across traces. Metadata with symbols belongs to one trace,
+and equals no other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aot.torch_internals import script_objects, tensor_impl
 
 
 class ValueMeta(NamedTuple):
-    """What is known of a value in the graph; its storage offset is 0 unless it is a placeholder."""
+    """The metadata of a value. Its storage offset is 0 unless the value is a placeholder."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -30,16 +30,21 @@ class ValueMeta(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A result that is no tensor: what custom operators return beside them, or a size, as attention does."""
+    """A result that is no tensor: a number of a custom operator, or a size, as attention returns."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class ResultMeta:
-    """What an operation returns for arguments of given metadata: one result or several (None where an
-    optional one is absent, a tuple for a list among them), and whether one of them lies in an argument's
-    storage although the operation's schema does not say so."""
+    """The metadata of what an operation returns.
+
+    Attributes:
+        many: the operation returns a tuple or list.
+        metas: one entry for each result: interned metadata, a `Number`, None for an absent optional result,
+            or a tuple for a list.
+        aliases: a result shares the storage of an argument, although the operation's schema does not say so.
+    """
 
     many: bool
     metas: tuple[Any, ...]
@@ -47,7 +52,7 @@ class ResultMeta:
 
     @property
     def device(self) -> torch.device:
-        """Where it computes: that of the first result, and the CPU if there is none."""
+        """The device of the first result; the CPU if there is none."""
         first = next((meta for meta in self.metas if meta is not None), None)
         while isinstance(first, tuple):
             first = next(iter(first), None)
@@ -60,20 +65,22 @@ _numbers = itertools.count(-1, -1)
 
 
 class Symbolic(int):
-    """What stands for metadata with symbols in it, which belong to one trace: unlike any other."""
+    """The integer of metadata with symbols. It equals no other, because symbols belong to one trace."""
 
     meta: ValueMeta
 
 
 class UnbackedRows(Symbolic):
-    """What stands for the metadata of a contiguous value of which it is known when it has been computed how
-    many rows it has. It counts as one row, and graph compilers are told that there are `count`."""
+    """The integer of metadata of a contiguous value whose number of rows depends on values.
+
+    Its metadata has one row, and graph compilers are told that there are `count` rows.
+    """
 
     count: torch.SymInt
 
 
 def intern(meta: ValueMeta) -> int:
-    """The small integer that stands for `meta` in keys."""
+    """The integer for `meta`: the same for equal metadata without symbols."""
     try:
         known = _IDS.get(meta)
     except TypeError:
@@ -87,8 +94,7 @@ def intern(meta: ValueMeta) -> int:
 
 
 def rows_of(meta: ValueMeta, count: torch.SymInt) -> int:
-    """What stands for the metadata of so many rows, each of which is contiguous and has the size, dtype and
-    device of `meta`."""
+    """The integer for `count` rows, each of them contiguous with the size, dtype and device of `meta`."""
     own = UnbackedRows(next(_numbers))
     own.meta = meta._replace(
         size=(1, *meta.size), stride=torch.empty((1, *meta.size), device="meta").stride()
@@ -98,7 +104,11 @@ def rows_of(meta: ValueMeta, count: torch.SymInt) -> int:
 
 
 def meta_of(tensor: Tensor) -> int:
-    """The interned metadata of a tensor's memory; refuses what a graph value cannot describe."""
+    """The interned metadata of a tensor.
+
+    Raises:
+        UnsupportedOperation: the tensor is not strided.
+    """
     if tensor.layout is not torch.strided:
         raise errors.UnsupportedOperation(
             f"an operation made a tensor with layout {tensor.layout}; only strided tensors can be recorded"
@@ -107,13 +117,18 @@ def meta_of(tensor: Tensor) -> int:
 
 
 def lookup(meta: int) -> ValueMeta:
-    """The metadata that `meta` stands for."""
+    """The metadata for an integer of `intern`."""
     return _METAS[meta] if meta >= 0 else meta.meta  # type: ignore[attr-defined]
 
 
 def result_meta_of(result: Any, storages: Collection[int] = (), numbers: bool = False) -> ResultMeta:
-    """The metadata of an operation's result, for arguments on `storages`; refuses results that are not
-    tensors, but for lists of such and, if so allowed, `numbers` among them, which may be symbols."""
+    """The metadata of an operation's result. `storages` has the storages of its arguments.
+
+    Raises:
+        UnsupportedOperation: a result is a ScriptObject, or not strided.
+        DataDependentValue: a result is no tensor and no list of tensors. Numbers and symbols are allowed if
+            `numbers`.
+    """
     if result is None:
         return ResultMeta(True, ())
     many = isinstance(result, (tuple, list))
@@ -133,7 +148,7 @@ def result_meta_of(result: Any, storages: Collection[int] = (), numbers: bool = 
                 f"holds; call it outside of the function"
             )
         if numbers and isinstance(value, torch.SymInt) and value.node.has_hint():
-            return Number(value)  # Of the arguments' sizes: what an operation counts has a symbol of its own.
+            return Number(value)  # it follows from sizes; a number that is counted from values has no hint
         value = specialize_sizes(value)
         if numbers and isinstance(value, (int, float, complex, str)):
             return Number(value)
@@ -148,7 +163,7 @@ def result_meta_of(result: Any, storages: Collection[int] = (), numbers: bool = 
 
 
 def same_but_for_device(one: Any, other: Any) -> bool:
-    """Whether two results' metadata are the same but for the device."""
+    """Whether the metadata of two results differ at most in the device."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(same_but_for_device, one, other))
     if not (isinstance(one, int) and isinstance(other, int)):
@@ -158,19 +173,24 @@ def same_but_for_device(one: Any, other: Any) -> bool:
 
 
 def dtypes_of(meta: Any) -> Any:
-    """The dtypes of results, of which a recipe has such metadata."""
+    """The dtypes of results with this metadata."""
     if isinstance(meta, tuple):
         return tuple(map(dtypes_of, meta))
     return lookup(meta).dtype if isinstance(meta, int) else None
 
 
 def strides_in_order(size: tuple[Any, ...], stride: tuple[int, ...]) -> tuple[Any, ...]:
-    """The strides of a tensor whose size may have symbols, and which lies as one with strides that are known
-    for what these stand for. A dimension of one element keeps its stride where no symbol says it.
+    """The strides of a dense tensor with symbols in its size, in the order of the known strides.
+
+    Args:
+        size: the size, which may have symbols.
+        stride: the strides for the values of the symbols in this call.
+
+    A dimension of one element keeps its stride, unless the expression of the sizes gives the same.
 
     Raises:
-        UnsupportedOperation: its elements do not lie side by side, so that nothing says what the strides are
-            for other sizes.
+        UnsupportedOperation: the elements do not lie side by side, so the strides for other sizes are
+            unknown.
 
     Example:
         >>> strides_in_order((2, 3), (1, 2))
@@ -193,7 +213,7 @@ def strides_in_order(size: tuple[Any, ...], stride: tuple[int, ...]) -> tuple[An
 
 
 def is_contiguous(meta: ValueMeta) -> bool:
-    """Whether a value lies in row-major order."""
+    """Whether a value is contiguous (row-major)."""
     expected = 1
     for n, s in zip(reversed(meta.size), reversed(meta.stride), strict=True):
         if n != 1 and s != expected:
@@ -203,7 +223,7 @@ def is_contiguous(meta: ValueMeta) -> bool:
 
 
 def has_odd_unit_stride(meta: ValueMeta) -> bool:
-    """Whether a dimension of one element has another stride than in row-major order."""
+    """Whether a dimension of one element has another stride than in a contiguous tensor."""
     size, stride = with_hints(meta.size), with_hints(meta.stride)
     if None in size:  # it depends on values
         return False

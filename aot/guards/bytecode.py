@@ -1,9 +1,11 @@
-"""What a code object may read from outside of its own locals, by name.
+"""Bytecode analysis: the names that a code object may read from outside of its own locals.
 
-Told from the bytecode, so it needs no source and holds for generated code. Names are all that is told: which
-object an attribute is read from is only known when the code runs. A name that the code does nothing with but
-write (``count += 1``, ``log.append(x)``, ``seen[key] = x``) is no read: what is written happens when the code
-runs, and nothing that the code computes depends on it.
+In: a code object. Out: `CodeReads`. The bytecode needs no source, and exists for generated code too. It gives
+names only: the object that an attribute is read from is known only when the code runs.
+
+Some names are only written, as in ``count += 1``, ``log.append(x)`` and ``seen[key] = x``. They do not count
+as reads, because nothing that the code computes depends on their values. The trace makes such writes when it
+runs the code.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from aot.guards.computed_attributes import (
 )
 
 KINDS = ("names", "cells", "attributes")
-# Methods of containers and variables that tell nothing of what was there.
+# Methods of containers and variables whose result does not depend on what was there.
 WRITES = frozenset(
     ("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "discard", "clear")
 ) | {"set", "reset", "put", "put_nowait"}  # of a ContextVar, of a queue
@@ -37,7 +39,7 @@ _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_
 _TEXT = ("__repr__", "__str__", "__format__")
 _EQUAL = ("__eq__", "__ne__")
 _ORDER = ("__lt__", "__le__", "__gt__", "__ge__")
-# Methods that are called without being named: by an instruction, or by a builtin or a method of a container.
+# Special methods that code calls without naming them: by an instruction, a builtin or a container's method.
 _IMPLIED = {
     **dict.fromkeys(("FORMAT_VALUE", "FORMAT_SIMPLE", "str", "repr", "format", "print"), _TEXT),
     **dict.fromkeys(("==", "!=", "CONTAINS_OP", "index", "count", "remove"), _EQUAL),
@@ -55,9 +57,9 @@ _STORES = {
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names that are read, and among `written` those with which nothing is done but write.
+    """Names that are read, and names that are only written.
 
-    The latter are reads all the same if what they lead to is an object whose Python decides what a write is.
+    A name of `written` counts as read if its object has Python code that decides what a write means.
     """
 
     read: frozenset[str] = frozenset()
@@ -66,16 +68,17 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class CodeReads:
-    """What a code object, and those of the functions and comprehensions in it, may read.
+    """What a code object may read, with the functions, classes and comprehensions in it.
 
     Attributes:
-        names: of globals, or else of builtins.
-        cells: of variables of enclosing functions.
-        attributes: of whatever objects.
-        computed: of which objects attributes are read under names that the code computes.
-        modules: what it imports: the level and the name.
-        writes: how names are written: which of `KINDS` they are, the name, and a method of `WRITES`, ``[]``
-            for an entry that is stored, ``[]=`` for one that is updated, an operator as ``+=``, or ``=``.
+        names: globals or builtins.
+        cells: variables of enclosing functions.
+        attributes: attributes of any object.
+        computed: objects whose attributes are read under names that the code computes.
+        modules: imports, each as its level and name.
+        writes: how names are written, as (one of `KINDS`, name, way). The way is a method of `WRITES`, ``[]``
+            for an entry that is stored, ``[]=`` for one that is updated, an operator such as ``+=``, or
+            ``=``.
     """
 
     names: Names
@@ -87,23 +90,23 @@ class CodeReads:
 
 
 def is_library(module: object) -> bool:
-    """Whether the code of a module, given by name, is taken as it is."""
+    """Whether a module, given by name, is of a library whose code is not analyzed (`_LIBRARIES`)."""
     return isinstance(module, str) and module.split(".", 1)[0] in _LIBRARIES
 
 
 def is_compiler(module: object) -> bool:
-    """Whether a module, given by name, is one of this compiler's."""
+    """Whether a module, given by name, belongs to this compiler."""
     return isinstance(module, str) and module.split(".", 1)[0] == _COMPILER
 
 
 @functools.lru_cache(maxsize=8192)
 def analyze_code(code: CodeType) -> CodeReads:
-    """What the code may read."""
+    """Find what a code object may read and how it writes, including the code objects in it."""
     found: dict[str, tuple[set[str], set[str]]] = {k: (set(), set()) for k in KINDS}
     modules: set[tuple[int, str]] = set()
     writes: set[tuple[str, str, str]] = set()
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "EXTENDED_ARG")]
-    asked = set(computed_accesses(code, instructions))
+    accesses = set(computed_accesses(code, instructions))
     found["attributes"][0].update(constant_names(instructions))
     for kind, opnames in zip(KINDS, (_GLOBALS, _CELLS, _ATTRIBUTES), strict=True):
         at = [i for i, one in enumerate(instructions) if one.opname in opnames]
@@ -122,7 +125,7 @@ def analyze_code(code: CodeType) -> CodeReads:
             modules.add((level, one.argval))
         elif one.argval in ("import_module", "__import__") and instructions[i + 1].opname == "LOAD_CONST":
             modules.add((0, instructions[i + 1].argval))
-    if code.co_name not in _MAKES:  # (What makes an object stores everything once.)
+    if code.co_name not in _MAKES:  # a constructor stores each attribute of its new object
         writes |= _stored_names(code, instructions)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -131,15 +134,19 @@ def analyze_code(code: CodeType) -> CodeReads:
                 names: Names = getattr(inner, kind)
                 found[kind][0].update(names.read)
                 found[kind][1].update(names.written)
-            asked |= {accesses_seen_from_outer(code, one) for one in inner.computed}
+            accesses |= {accesses_seen_from_outer(code, one) for one in inner.computed}
             modules |= inner.modules
             writes |= inner.writes
-    told = {k: Names(frozenset(read), frozenset(written - read)) for k, (read, written) in found.items()}
-    return CodeReads(**told, computed=frozenset(asked), modules=frozenset(modules), writes=frozenset(writes))
+    names_by_kind = {
+        k: Names(frozenset(read), frozenset(written - read)) for k, (read, written) in found.items()
+    }
+    return CodeReads(
+        **names_by_kind, computed=frozenset(accesses), modules=frozenset(modules), writes=frozenset(writes)
+    )
 
 
 def all_names(code: CodeType) -> Iterator[str]:
-    """Every name that the code uses for something, in no order."""
+    """Every name that the code uses for globals and attributes, with the code objects in it, in no order."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -147,9 +154,11 @@ def all_names(code: CodeType) -> Iterator[str]:
 
 
 def _instruction_writing_into(instructions: Sequence[dis.Instruction], i: int) -> str | None:
-    """How what the instruction loads is written into, if nothing else is done with it: a method that returns
-    nothing is called, or an entry is stored or updated."""
-    depth = 1  # of the stack, from what is loaded on
+    """The way in which the loaded object is written to; None if the code does anything else with it.
+
+    The way is a method of `WRITES`, ``[]`` for an entry that is stored, ``[]=`` for one that is updated.
+    """
+    depth = 1  # of the stack, counted from the loaded object
     for k, one in enumerate(instructions[i + 1 :], i + 1):
         if depth == 1 and one.opname in ("LOAD_METHOD", "LOAD_ATTR"):
             return str(one.argval) if one.argval in WRITES else None
@@ -166,7 +175,7 @@ def _instruction_writing_into(instructions: Sequence[dis.Instruction], i: int) -
 
 
 def _stored_names(code: CodeType, instructions: Sequence[dis.Instruction]) -> set[tuple[str, str, str]]:
-    """The names that are stored without being updated, and those that methods of torch's modules store."""
+    """The names that ``=`` stores, and those that `setattr`, `__dict__`, `train` and `eval` may store."""
     stored = {
         (_STORE[one.opname], one.argval)
         for i, one in enumerate(instructions)
@@ -184,7 +193,7 @@ def _stored_names(code: CodeType, instructions: Sequence[dis.Instruction]) -> se
 def _update_instructions(
     instructions: Sequence[dis.Instruction], name: str, loads: frozenset[str]
 ) -> list[str]:
-    """The operators of all ``name += ...`` and the like; each of these has one load that is not a read."""
+    """The operators of all updates of a name, such as ``name += ...``. Each has one load that is no read."""
     stores = frozenset().union(*(_STORES[opname] for opname in loads))
     return [
         operator
@@ -194,7 +203,7 @@ def _update_instructions(
 
 
 def _is_update(instructions: Sequence[dis.Instruction], i: int) -> str:
-    """The operator of a store that is part of ``... += ...`` or the like; "" for another one."""
+    """The operator if a store is part of an update such as ``... += ...``, else ""."""
     before = instructions[i - 1]
     if before.opname == "SWAP":
         before = instructions[i - 2]

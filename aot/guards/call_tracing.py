@@ -1,4 +1,7 @@
-"""Which Python functions are called while a function runs, told as each begins."""
+"""Call tracing: a callback for each Python function that is called while a function runs.
+
+The callback runs before the callee's first instruction, so that the compiler can look through its code first.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,15 @@ from aot.errors import UnsupportedOperation
 
 @contextlib.contextmanager
 def calls_traced(begins: Callable[[FrameType], None]) -> Iterator[None]:
-    """While this lasts, `begins` gets every frame of this thread before its first instruction; what it raises
-    comes out of the call.
+    """While it lasts, call `begins` with every new frame of this thread before its first instruction.
+
+    An exception of `begins` comes out of the call that made the frame.
 
     Raises:
-        UnsupportedOperation: a debugger (or what measures coverage) is on and a profiler as well, which are
-            told the same.
+        UnsupportedOperation: Python's trace function and its profile function are both in use, by a debugger
+            (or coverage) and a profiler.
     """
-    # (A profile function is told of the calls of functions in C as well, and of every return.)
+    # The trace function is preferred: Python calls a profile function for C functions and returns as well.
     if sys.gettrace() is None:
         install: Callable[[Any], None] = sys.settrace
     elif sys.getprofile() is None:
@@ -43,7 +47,7 @@ def calls_traced(begins: Callable[[FrameType], None]) -> Iterator[None]:
 
 
 def nested_code(code: CodeType) -> Iterator[CodeType]:
-    """A code object, and those of the functions, classes and comprehensions in it."""
+    """A code object and all code objects in it: of functions, classes and comprehensions."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,4 +1,9 @@
-"""What classes say of their instances: what libraries read of them, slots, and names that are computed."""
+"""Class summaries: what a class says about the attributes of its instances.
+
+There are many instances of few classes, so each class is looked at once. A summary has three parts: the
+attributes that methods of library base classes read, the slots, and the attributes that methods read under
+computed names.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +21,11 @@ CALLED = frozenset(
 
 
 class ClassSummaries:
-    """What is known of classes while the same attributes and the same code count.
+    """Summaries of classes for one set of attributes and functions that count.
 
     Args:
-        read: the attributes.
-        counts: whether a function's code does.
+        read: the attributes that the code on the way reads.
+        counts: whether a function's code is looked through.
     """
 
     def __init__(self, read: frozenset[str], counts: Callable[[types.FunctionType], bool]) -> None:
@@ -31,14 +36,14 @@ class ClassSummaries:
         self._computed: dict[type, tuple[ComputedAccess, ...]] = {}
 
     def read_by_libraries(self, cls: type) -> frozenset[str]:
-        """What code of libraries may read of an instance, if it is called by the names that count."""
+        """The attributes of an instance that methods of libraries may read, called by a name that counts."""
         if cls not in self._libraries:
             classes = tuple(base for base in cls.__mro__[:-1] if is_library(base.__module__))
             self._libraries[cls] = _library_names(classes, self._called)
         return self._libraries[cls]
 
     def slots(self, cls: Any) -> tuple[str, ...]:
-        """The attributes of an instance that are in no namespace."""
+        """The slots of an instance: attributes that are in no `__dict__`."""
         if cls not in self._slots:
             self._slots[cls] = tuple(
                 name
@@ -49,7 +54,7 @@ class ClassSummaries:
         return self._slots[cls]
 
     def computed_accesses(self, cls: type) -> tuple[ComputedAccess, ...]:
-        """What methods ask of an instance under names that they compute."""
+        """The accesses to an instance in its methods under names that these compute."""
         if cls not in self._computed:
             functions = [
                 function
@@ -58,16 +63,16 @@ class ClassSummaries:
                 for function in vars(base).values()
                 if isinstance(function, types.FunctionType) and self._counts(function)
             ]
-            asked = (one for function in functions for one in analyze_code(function.__code__).computed)
-            self._computed[cls] = tuple(one for one in asked if one.start == "first")
+            accesses = (one for function in functions for one in analyze_code(function.__code__).computed)
+            self._computed[cls] = tuple(one for one in accesses if one.start == "first")
         return self._computed[cls]
 
 
 @functools.lru_cache(maxsize=1024)
 def _library_names(classes: tuple[type, ...], called: frozenset[str]) -> frozenset[str]:
-    """What the methods `called` of libraries' classes, and those that they call, may read of an instance.
+    """The attributes that the methods `called` of these classes may read, and methods that these call.
 
-    (Of these classes alone, so that what is remembered keeps no class of a user's alive.)
+    `classes` are libraries' classes only, so that this cache keeps no class of the user's alive.
     """
     functions = {
         name: value

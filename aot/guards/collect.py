@@ -1,12 +1,11 @@
-"""From a function to everything that its Python may read: what the guards of a specialization guard.
+"""Guard collection: walk from a function to every place that its Python may read.
 
-The walk goes through variables of closures, globals, defaults, attributes of objects, classes and modules,
-and entries of containers; and on through functions, methods and callable objects that it finds there. Which
-attributes count is decided by name (`bytecode`): a name that no code on the way uses is not looked at.
-
-The code of torch, numpy and the standard library is taken as it is. Its objects are, too, unless the
-function's own code reads attributes of them; and modules of torch are objects like others, whose attributes
-are also read by the code of their classes.
+In: functions and objects. Out: `Guards` and `ReachableObjects`. The walk visits closures, globals, defaults,
+attributes and entries of containers, and goes on through the functions and objects that it finds there. It
+visits only attributes that some code on the way names (`bytecode`). It does not look into code of torch,
+numpy and the standard library, nor into their objects, except for attributes that the function's own code
+reads. An `nn.Module` of torch is visited like other objects, because the code of its class reads its
+attributes.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ from aot.tensors.constants import CONSTANTS
 from aot.tensors.tensor_attributes import AttributeNames
 from aot.torch_internals import module_hooks, plain_fakes, torch_namespaces
 
-_RECORDS = (types.SimpleNamespace, argparse.Namespace)  # a user's data, in a class of the library's
+_RECORDS = (types.SimpleNamespace, argparse.Namespace)  # library classes for data of users
 _OWN_FORWARD = frozenset(("forward",))
 _COMPUTED = (types.FunctionType, property, types.MemberDescriptorType, functools.cached_property)
-ANY = 0  # no object's id
-MOST_FUNCTIONS = 3_000  # to look through the code of so many takes seconds
+ANY = 0  # no object has this id
+MOST_FUNCTIONS = 3_000  # to look through the code of so many functions takes seconds
 _VALUES = (*CONSTANTS, str, bytes)
 _MANY_NAMES = 64
 _CONTAINERS = (dict, tuple, frozenset, *SEQUENCES)
@@ -72,19 +71,20 @@ _REGISTRIES = frozenset(vars(torch.nn.Module()))
 
 
 class TooMuchCode(Exception):
-    """There is more code than can be looked through; it says so as a refusal would."""
+    """The walk reaches more functions than `MOST_FUNCTIONS`. The message is that of a refusal."""
 
 
 def collect_guards(
     *roots: Any, called: Collection[types.CodeType] | None = None
 ) -> tuple[Guards, ReachableObjects]:
-    """Note what the Python of functions may read besides its arguments, starting there and at other objects.
+    """Collect the values that functions read besides their arguments.
 
     Args:
-        called: the code that is looked through, if it is not all that is reached.
+        roots: functions, modules and objects to start from.
+        called: the code objects to look through; None for all that are reached.
 
     Raises:
-        TooMuchCode: more is reached than can be looked through.
+        TooMuchCode: more than `MOST_FUNCTIONS` functions are reached.
 
     Example:
         >>> scale = {"by": 2.0}
@@ -102,20 +102,20 @@ def _module_of(value: type | types.ModuleType) -> str | None:
 
 
 class GuardCollector:
-    """A walk, which goes on from where it was when more is to be looked at.
+    """The state of the walk, which can be continued from new roots.
 
-    More attributes count as more code is found that reads attributes. Only what has one of the new names, or
-    otherwise depends on them, is looked at again then.
+    Each code object that is found may add names of attributes. The walk then visits again only those objects
+    that have one of the new names, or depend on them in another way.
 
     Args:
-        called: see `collect_guards`; functions of other code wait until they are `called`.
+        called: see `collect_guards`. Functions of other code wait until `call` gets their code.
     """
 
     def __init__(self, called: Collection[types.CodeType] | None = None) -> None:
         self._called = None if called is None else set(called)
         self._waiting: dict[types.CodeType, list[tuple[Any, str]]] = {}
-        # The attributes that count; the objects (by id) of which every one counts, and whether it counts that
-        # there are no others (`ANY` stands for all objects); and both with what was found since.
+        # `_names`: attributes that count. `_whole`: ids of objects of which all attributes count, and whether
+        # absent ones do (`ANY`: all objects). `_attributes` and `_opened`: the same with later findings.
         self._names, self._attributes = Names(), Names()
         self._whole, self._opened = dict[int, bool](), dict[int, bool]()
         self._guards: dict[tuple[int, GuardKind, str], Guard] = {}
@@ -126,7 +126,7 @@ class GuardCollector:
         self._written: dict[tuple[int, GuardKind, str], tuple[str, Any]] = {}
         self._writes: set[tuple[str, str, str]] = set()
         self._seen: set[int] = set()
-        self._ordinary: set[type] = set()  # classes of which objects are nothing but that
+        self._ordinary: set[type] = set()  # containers and modules, which need no special case
         self._functions = 0
         self._absent: dict[int, tuple[Mapping[str, Any], str, list[frozenset[str]]]] = {}
         self._by_names: dict[int, None] = {}
@@ -136,23 +136,23 @@ class GuardCollector:
         self._late: tuple[str, frozenset[str]] | None = None
         self._forget()
 
-    def collect(self, *roots: Any, late: str | None = None) -> None:
-        """Walk from there as far as it leads; `late` says why, if the function is running already.
+    def collect(self, *roots: Any, reader: str | None = None) -> None:
+        """Walk from these roots. `reader` names the code that reads, if the function is already running.
 
         Raises:
             TooMuchCode: see `collect_guards`.
-            UnsupportedOperation: what is found to be read now has the name of what the function writes to.
+            UnsupportedOperation: the new code reads a name that the running function writes to.
         """
-        self._late = None if late is None else (late, self._names.written)
+        self._late = None if reader is None else (reader, self._names.written)
         for root in roots:
             self._collect_object(root, getattr(root, "__name__", type(root).__name__))
         self._collect_to_fixed_point()
 
-    def call(self, codes: Collection[types.CodeType], late: str) -> None:
-        """Look through code that is about to be called; as `collect`."""
+    def call(self, codes: Collection[types.CodeType], reader: str) -> None:
+        """Look through code objects that are about to be called; the errors are those of `collect`."""
         assert self._called is not None
         self._called.update(codes)
-        self._late = late, self._names.written
+        self._late = reader, self._names.written
         self._forget()
         for code in codes:
             for value, path in self._waiting.pop(code, ()):
@@ -163,7 +163,7 @@ class GuardCollector:
         self._collect_to_fixed_point()
 
     def guards(self, more: Collection[Guard] = ()) -> Guards:
-        """All that was noted, and `more`."""
+        """The guards of all places so far, and `more`."""
         unions: dict[tuple[int, ...], frozenset[str]] = {}
         every = [*more, *self._guards.values()]
         for space, path, parts in self._absent.values():
@@ -177,12 +177,12 @@ class GuardCollector:
         return Guards(guards, compile_guards(guards))
 
     def reachable_objects(self) -> ReachableObjects:
-        """What it has come to."""
+        """The objects that the walk has visited."""
         caches = (cache for cache in self._caches.values() if cache[1] not in self._names.read)
         return ReachableObjects(tuple(self._objects), tuple(caches))
 
     def collected_writable(self) -> Writable:
-        """What the functions may change of what it has come to."""
+        """The objects that the walk has visited, as places that the functions may change."""
         ways: dict[tuple[str, str], set[str]] = {}
         for kind, name, way in self._writes:
             ways.setdefault((kind, name), set()).add(way)
@@ -199,17 +199,17 @@ class GuardCollector:
         )
 
     def names(self, attributes: frozenset[str]) -> bool:
-        """Whether the code on the way reads one of these of anything."""
+        """Whether the code on the way reads one of these attributes of any object."""
         return not self._names.read.isdisjoint(attributes)
 
     def reached(self, module: types.ModuleType) -> bool:
-        """Whether it has come to a module."""
+        """Whether the walk has visited a module."""
         return id(module) in self._seen
 
     @property
     def attribute_names(self) -> AttributeNames:
-        """What the code on the way may read of tensors that are given to it, or set: that shows where it was
-        not there, and not where it was."""
+        """The attributes of tensors that the code on the way may read or set. One that is set counts, because
+        the write shows if the attribute was absent before."""
         names = self._names.read | {name for kind, name, _ in self._writes if kind == "attributes"}
         return AttributeNames(names - _ATTRIBUTES_OF_TENSORS, bool(self._whole))
 
@@ -231,12 +231,12 @@ class GuardCollector:
             self._collect_again(before, opened)
 
     def _collect_again(self, before: Names, opened: set[int]) -> None:
-        """Look at what depends on names again, if it has to do with new ones or is opened now."""
+        """Visit again the objects that depend on new names, or of which all attributes count now."""
         classes = self._classes
         self._forget()
         read = self._names.read - before.read
         new = read | (self._names.written - before.written)
-        for path, tensor in tuple(self._known_tensors()):  # whose attributes may be further ones
+        for path, tensor in tuple(self._known_tensors()):  # their attributes may count now
             self._gradient(path, tensor)
             if not opened.isdisjoint((id(tensor), ANY)) or not vars(tensor).keys().isdisjoint(new):
                 self._given(path, tensor)
@@ -263,20 +263,20 @@ class GuardCollector:
                 self._collect_named(value, path)
 
     def _forget(self) -> None:
-        """What is known of classes depends on which attributes count, and which code is called."""
+        """Drop what is known of classes, which depends on the attributes that count and the code called."""
         self._wanted = self._names.read | self._names.written
         self._classes = ClassSummaries(self._names.read, self._counts)
         self._others_of: dict[tuple[frozenset[str], frozenset[str]], frozenset[str]] = {}
 
     def _space_of(self, cls: type) -> Mapping[str, Any]:
-        """(A class shows its namespace as another object each time.)"""
+        """A class's namespace, always the same object: `vars` gives a new one each time."""
         return self._spaces.setdefault(cls, vars(cls))
 
     def _collect_object(self, value: Any, path: str) -> None:
         if isinstance(value, _VALUES):
             return
-        if isinstance(value, Tensor):  # (which nothing here keeps alive, and its id)
-            if not plain_fakes.is_fake(value):  # of a trace
+        if isinstance(value, Tensor):  # held by a weak reference, so its id may be used again
+            if not plain_fakes.is_fake(value):  # a fake belongs to a trace
                 self._tensors[id(value)] = path, weakref.ref(value)
                 self._collect_guard(path, GuardKind.LIKENESS, weakref.ref(value), "", tensor_likeness(value))
                 self._gradient(path, value)
@@ -290,19 +290,19 @@ class GuardCollector:
             self._ahead.append((value, path))
 
     def _gradient(self, path: str, tensor: Tensor) -> None:
-        """Note the gradient that a tensor holds, if the code on the way reads one of anything."""
+        """Guard a tensor's gradient, if the code on the way reads `.grad` of any object."""
         if "grad" in self._names.read:
             self._collect_guard(
                 f"{path}.grad", GuardKind.GRADIENT, weakref.ref(tensor), "grad", gradient_of(tensor)
             )
 
     def _given(self, path: str, tensor: Tensor) -> None:
-        """Note the Python attributes that a tensor was given."""
+        """Guard the Python attributes that were set on a tensor."""
         space = vars(tensor)
         self._collect_namespace(space, self._names, path, self._collect_whole_namespace(tensor, space, path))
 
     def _known_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors that it has come to and that are still there."""
+        """The visited tensors that are still alive."""
         for path, reference in self._tensors.values():
             if (tensor := reference()) is not None:
                 yield path, tensor
@@ -311,7 +311,7 @@ class GuardCollector:
         place = id(owner), kind, name
         if place in self._guards:
             return
-        # (What was written to before it turned out to be read was noted before it was written to.)
+        # `_unread` has the value from before the writes, if the place was first known as written only.
         unread = self._unread.get(place)
         if unread is None and self._late is not None and name in self._late[1]:
             raise UnsupportedOperation(
@@ -325,7 +325,7 @@ class GuardCollector:
             self._collect_named(value, path)
 
     def _collect_named(self, value: Any, path: str) -> None:
-        """Look at what an object has under the names that count."""
+        """Visit an object's attributes under the names that count."""
         if isinstance(value, types.FunctionType):
             self._collect_namespace(value.__dict__, self._names, path)
         elif isinstance(value, types.ModuleType):
@@ -379,9 +379,9 @@ class GuardCollector:
             elif not self._counts(value.__func__):
                 self._waiting.setdefault(value.__func__.__code__, []).append((value, path))
             else:
-                for asked in analyze_code(value.__func__.__code__).computed:
-                    if asked.start == "first":  # a class, or whatever it is called with
-                        self._collect_all_attributes_of(MISSING, (), asked.absent)
+                for access in analyze_code(value.__func__.__code__).computed:
+                    if access.start == "first":  # a class, or whatever it is called with
+                        self._collect_all_attributes_of(MISSING, (), access.absent)
             self._collect_object(value.__func__, path)
         elif isinstance(value, (operator.attrgetter, operator.methodcaller)):
             names = (
@@ -422,7 +422,7 @@ class GuardCollector:
             self._note_by_name(value, path)
 
     def _collect_weak_reference(self, reference: Callable[[], Any], where: str, path: str) -> None:
-        """A weak reference: what is behind it is not kept alive by a guard."""
+        """Guard what is seen behind a weak reference, without keeping that object alive."""
         names, ahead = self._wanted | _REGISTRIES, dict[int, Any]()
         seen = functools.partial(observable_opaque_content, names=names)
         how = f"by {len(names)} names"
@@ -437,7 +437,7 @@ class GuardCollector:
             self._collect_object(os.environ, "os.environ")
         self._collect_object(getattr(function, "__wrapped__", None), path)
         if is_library(function.__globals__.get("__name__")):
-            for cell in function.__closure__ or ():  # what a decorator has taken
+            for cell in function.__closure__ or ():  # a library's decorator may hold the user's function
                 content = content_of(cell)
                 if callable(content):
                     self._collect_object(content, path)
@@ -475,17 +475,17 @@ class GuardCollector:
         everything = names_of(space) if "globals" in builtin else ()
         self._collect_namespace(space, reads.names, "", everything)
         cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        for asked in reads.computed:
-            if asked.start == "global":
+        for access in reads.computed:
+            if access.start == "global":
                 self._collect_all_attributes_of(
-                    space.get(asked.path[0], MISSING), asked.path[1:], asked.absent
+                    space.get(access.path[0], MISSING), access.path[1:], access.absent
                 )
-            elif asked.start == "cell":
+            elif access.start == "cell":
                 self._collect_all_attributes_of(
-                    content_of(cells[asked.path[0]]), asked.path[1:], asked.absent
+                    content_of(cells[access.path[0]]), access.path[1:], access.absent
                 )
-            elif asked.start != "first" or not _is_method(function):
-                self._collect_all_attributes_of(MISSING, (), asked.absent)
+            elif access.start != "first" or not _is_method(function):
+                self._collect_all_attributes_of(MISSING, (), access.absent)
         if everything:
             self._collect_guard("the names of globals", GuardKind.NAMES, space, "", names_of(space))
         if _ENVIRONMENT & (reads.attributes.read | builtin):
@@ -500,7 +500,7 @@ class GuardCollector:
         try:
             full = importlib.util.resolve_name(name, package)
         except ImportError:
-            return  # as it will raise when it is run
+            return  # the import raises when it runs
         parts = full.split(".")
         for count in range(1, len(parts) + 1):
             part = ".".join(parts[:count])
@@ -515,7 +515,7 @@ class GuardCollector:
             )
 
     def _collect_all_attributes_of(self, value: Any, path: Sequence[str], absent: bool) -> None:
-        """Let every attribute count of what a path leads to from an object; of all, if it leads nowhere."""
+        """Let all attributes count of the object at the end of a path; of all objects, if it is not known."""
         for name in path:
             space = namespace_of(value) or {}
             found = inspect.getattr_static(type(value), name, MISSING) if value is not MISSING else MISSING
@@ -526,9 +526,9 @@ class GuardCollector:
         self._opened[number] = self._opened.get(number, False) or absent
 
     def _collect_whole_namespace(self, value: Any, space: Mapping[str, Any], path: str) -> Collection[str]:
-        """All names in the namespace of an object of which every attribute counts."""
-        # (`getattr` with a computed name of a module counts where the code names the module: from one module
-        # to the next everything is reached that has ever been imported.)
+        """The names in an object's namespace if all its attributes count, else none."""
+        # `ANY` does not include modules: `getattr` with a computed name counts for a module only if the code
+        # names the module. Otherwise the walk would reach every module that was ever imported.
         any_one = () if isinstance(value, types.ModuleType) else (ANY,)
         numbers = self._whole.keys() & {id(value), *any_one}
         if any(self._whole[number] for number in numbers):
@@ -554,21 +554,21 @@ class GuardCollector:
         *,
         public: bool = False,
     ) -> None:
-        """Note what stands under the names in a namespace, and that under the others nothing does.
+        """Guard the values of these names in a namespace, and the absence of the names that it lacks.
 
         Args:
             more: further names.
-            public: but for private ones.
+            public: leave out private names, except those in `more`.
         """
         more = frozenset(more)
         wanted = self._wanted if names is self._names else names.read | names.written
-        if len(space) > _MANY_NAMES:  # (a module has thousands, of which few are wanted)
+        if len(space) > _MANY_NAMES:  # a module has thousands of names, and few are wanted
             present = sorted(name for name in wanted.union(more) if name in space)
         else:
             present = [name for name in space if name in wanted or name in more]
         for name in present:
             if not isinstance(name, str) or not name.isidentifier():
-                continue  # of a tool that rewrites code, as pytest does with assert
+                continue  # the name is of a tool that rewrites code, as pytest does with assert
             if public and name.startswith("_") and name not in more:
                 continue
             where, value = f"{path}.{name}" if path else name, space[name]
@@ -593,8 +593,8 @@ class GuardCollector:
             self._unread.setdefault(place, Guard(where, GuardKind.CONTEXT, value, "", value.get(MISSING)))
 
     def _collect_absent_names(self, read: frozenset[str], space: Mapping[str, Any]) -> frozenset[str]:
-        """The names that are read and not in a namespace. (There are many namespaces, and few that differ in
-        this: those of the instances of a class share one set.)"""
+        """The names that are read and not in a namespace. Namespaces with the same names share one set,
+        because there are many namespaces, and few differ in this."""
         present = read.intersection(space)
         known = self._others_of.get((read, present))
         if known is None:
@@ -616,7 +616,7 @@ class GuardCollector:
         )
         for base in cls.__mro__[1:]:
             self._collect_object(base, base.__name__)
-        if type(cls) is not type:  # whose attributes are the class's, too
+        if type(cls) is not type:  # a metaclass's attributes are the class's too
             self._collect_object(type(cls), type(cls).__name__)
 
     def _collect_instance(self, value: Any, path: str) -> None:
@@ -627,8 +627,8 @@ class GuardCollector:
             self._collect_thread_local(value, path)
         space = None if isinstance(value, threading.local) else namespace_of(value)
         if not library:
-            for asked in self._classes.computed_accesses(cls):
-                self._collect_all_attributes_of(value, asked.path, asked.absent)
+            for access in self._classes.computed_accesses(cls):
+                self._collect_all_attributes_of(value, access.path, access.absent)
         whole = not library and not self._whole.keys().isdisjoint((id(value), ANY))
         if space is not None:
             if "__wrapped__" in space:
@@ -638,15 +638,15 @@ class GuardCollector:
                 more |= {*self._collect_whole_namespace(value, space, path)}
             if not library or isinstance(value, torch.nn.Module):
                 for name in self._classes.read_by_libraries(cls) & space.keys():
-                    # What a class of torch's keeps for itself is its own business.
+                    # Private attributes of torch's classes do not count, except the module's registries.
                     if not name.startswith("_") or name in _REGISTRIES:
                         more |= {name}
                     elif isinstance(value, torch.nn.Module) and name not in names.read:
                         self._caches.setdefault((id(space), name), (space, name, space[name]))
-            # (What a compiled function keeps may have the name of something that it reads of others.)
+            # A compiled function's private attributes do not count: they may have names that others read.
             self._collect_namespace(space, names, path, more, public=is_compiler(cls.__module__))
             if isinstance(value, torch.nn.Module) and _OWN_FORWARD.isdisjoint(space):
-                # (Which torch's code calls, and a module of its own comes before its class's.)
+                # torch's code calls `forward`, and an instance's attribute would hide that of its class.
                 parts = self._absent[id(space)][2]
                 if not any(part is _OWN_FORWARD for part in parts):
                     parts.append(_OWN_FORWARD)
@@ -666,7 +666,7 @@ class GuardCollector:
                     self._collect_object(content, f"{path}.{name}")
 
     def _collect_thread_local(self, value: threading.local, path: str) -> None:
-        """What the thread that calls has there."""
+        """Guard the calling thread's values of a `threading.local`."""
         space = value.__dict__
         for name in {
             *self._names.read,
@@ -698,14 +698,14 @@ class GuardCollector:
 
 
 def _counts(names: Names, name: str, value: Any) -> bool:
-    """Whether what is under a name is read. What is only written to is not, unless its own Python decides
-    what that means."""
+    """Whether the value of a name counts as read: the code reads it, or writes to an object whose own Python
+    decides what a write means."""
     if name in names.read:
         return True
     return value is not MISSING and not isinstance(value, _TOLD)
 
 
 def _is_method(function: types.FunctionType) -> bool:
-    """Whether it was defined in a class."""
+    """Whether a function was defined in a class."""
     scope = function.__qualname__.rpartition(".")[0]
     return bool(scope) and not scope.endswith("<locals>")

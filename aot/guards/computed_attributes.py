@@ -1,7 +1,8 @@
-"""Which objects a code object asks for attributes under names that it computes: ``getattr(self, name)``,
-``vars(config)``, ``settings.inner.__dict__``.
+"""Computed attributes: the objects whose attributes a code object reads under names that it computes.
 
-Told from the bytecode where the object is written as a path of names. Any other may be any object.
+Examples are ``getattr(self, name)``, ``vars(config)`` and ``settings.inner.__dict__``. If the code writes the
+object as a path of names, the bytecode shows which object it is. Otherwise it may be any object, and then
+every attribute of every object counts as read.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _STARTS = {
 
 @dataclass(frozen=True, slots=True)
 class ComputedAccess:
-    """An object that is asked.
+    """An object whose attributes are read under computed names.
 
     Attributes:
-        start: what kind of name the path begins with: "global", "cell", or "first" for the first parameter;
-            "" if the object is not known.
-        path: the names.
-        absent: whether it matters that a name is not there.
+        start: the kind of name that the path begins with: "global", "cell", or "first" for the first
+            parameter; "" if the object is not known.
+        path: the names from there to the object.
+        absent: the result also depends on names that the object does not have, as of `hasattr` and `dir`.
     """
 
     start: str
@@ -42,7 +43,7 @@ class ComputedAccess:
 
 
 def computed_accesses(code: CodeType, instructions: Sequence[dis.Instruction]) -> Iterator[ComputedAccess]:
-    """What the code itself asks, without that of functions in it."""
+    """The computed accesses of the code itself, without those of functions in it."""
     for i, one in enumerate(instructions):
         if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in BY_NAME | _FOR_ALL:
             last = _end_of_path(instructions, i + 1)
@@ -62,7 +63,7 @@ def computed_accesses(code: CodeType, instructions: Sequence[dis.Instruction]) -
 
 
 def _constant_attribute_names(instructions: Sequence[dis.Instruction], i: int) -> list[str] | None:
-    """The arguments of the call of what is loaded at `i`, if they are strings."""
+    """The names in the arguments of the call at `i`; None unless all arguments are constant strings."""
     found: list[str] = []
     for one in instructions[i + 1 :]:
         if one.opname in ("PRECALL", "CALL"):
@@ -74,7 +75,7 @@ def _constant_attribute_names(instructions: Sequence[dis.Instruction], i: int) -
 
 
 def constant_names(instructions: Sequence[dis.Instruction]) -> Iterator[str]:
-    """The names that are asked for and are constants."""
+    """The attribute names that `getattr`, `hasattr`, `attrgetter` and `methodcaller` get as constants."""
     for i, one in enumerate(instructions):
         if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in BY_NAME:
             last = _end_of_path(instructions, i + 1)
@@ -86,21 +87,25 @@ def constant_names(instructions: Sequence[dis.Instruction]) -> Iterator[str]:
             yield from _constant_attribute_names(instructions, i) or ()
 
 
-def accesses_seen_from_outer(code: CodeType, asked: ComputedAccess) -> ComputedAccess:
-    """What a function within the code asks, as seen from the code."""
-    if asked.start == "cell" and asked.path[0] in code.co_cellvars:
-        first = code.co_argcount and asked.path[0] == code.co_varnames[0]
+def accesses_seen_from_outer(code: CodeType, access: ComputedAccess) -> ComputedAccess:
+    """The access of a function that is defined in the code, as seen from the code.
+
+    If the path begins with a variable of the code, the access starts at the code's first parameter, or at any
+    object. The inner function's own first parameter may be any object.
+    """
+    if access.start == "cell" and access.path[0] in code.co_cellvars:
+        first = code.co_argcount and access.path[0] == code.co_varnames[0]
         return (
-            replace(asked, start="first", path=asked.path[1:])
+            replace(access, start="first", path=access.path[1:])
             if first
-            else ComputedAccess("", (), asked.absent)
+            else ComputedAccess("", (), access.absent)
         )
-    return ComputedAccess("", (), asked.absent) if asked.start == "first" else asked
+    return ComputedAccess("", (), access.absent) if access.start == "first" else access
 
 
 def attribute_call_with(instructions: Sequence[dis.Instruction], i: int) -> dis.Instruction | None:
-    """The call of which what the instruction loads is an argument as it is."""
-    depth = 1  # of the stack, from what is loaded on
+    """The call that gets the loaded object as an argument, unchanged; None if there is no such call."""
+    depth = 1  # of the stack, counted from the loaded object
     for one in instructions[i + 1 :]:
         if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
             return None
@@ -111,7 +116,7 @@ def attribute_call_with(instructions: Sequence[dis.Instruction], i: int) -> dis.
 
 
 def _end_of_path(instructions: Sequence[dis.Instruction], i: int) -> int | None:
-    """Where the path ends that begins at `i`."""
+    """The last instruction of the path of names that begins at `i`; None if no path begins there."""
     if instructions[i].opname not in _STARTS:
         return None
     while instructions[i + 1].opname == "LOAD_ATTR" and not _is_method(instructions[i + 1]):
@@ -132,7 +137,7 @@ def _name_for(instructions: Sequence[dis.Instruction], last: int, call: dis.Inst
 def _attribute_path(
     code: CodeType, instructions: Sequence[dis.Instruction], i: int, absent: bool
 ) -> ComputedAccess:
-    """The path that ends at `i`; a variable that is assigned once is what it is assigned."""
+    """The access to the path that ends at `i`. A local that is assigned once stands for its value."""
     names: list[str] = []
     while instructions[i].opname == "LOAD_ATTR" and not _is_method(instructions[i]):
         names.insert(0, instructions[i].argval)

@@ -1,7 +1,8 @@
-"""Containers as they are, past what classes derived from Python's own say of them.
+"""Containers: read the entries of a container without calling methods that its class overrides.
 
-A class that loads its entries when they are asked for would load all of them for a look at it, and one that
-fails would fail.
+A subclass of `dict` may load its entries on demand, and would load all of them when a guard looks. Another
+may raise. So guards read such a container with the methods of the builtin class.
+Invariant: nothing here calls a method of a user's container class.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Iterator
 from typing import Any
 
 SEQUENCES = (list, set, deque)
-# (An OrderedDict keeps an order of its own.)
+# An OrderedDict has an order of its own, so it comes before dict.
 _OWN = (OrderedDict, dict, tuple, frozenset, *SEQUENCES)
 _READ = ("__iter__", "__len__", "__bool__", "keys", "values", "items")
 
 
 class _Raw:
-    """What a container holds, as its builtin class has it."""
+    """A view of a container that uses the methods of its builtin class."""
 
     __slots__ = ("_class", "_container")
 
@@ -41,8 +42,10 @@ class _Raw:
 
 
 def builtin_view(value: Any) -> Any:
-    """A container that is read as Python's own are: itself if it is read so anyway, or else what shows the
-    same entries. What is none of Python's containers is itself, too.
+    """A container whose reading methods are those of the builtin class.
+
+    This is the container itself if its class overrides none of them, and a view of it otherwise. An object
+    that is no container is returned unchanged.
 
     >>> class Nine(list):
     ...     def __iter__(self):

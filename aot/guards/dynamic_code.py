@@ -1,8 +1,8 @@
-"""Code that the function makes as it goes, by `eval`, `exec` or `compile`: what that reads cannot be told
-beforehand.
+"""Dynamic code: refuse code that the function makes with `eval`, `exec` or `compile` while it is traced.
 
-Python tells an audit hook what it compiles and executes. A hook cannot be taken away again; this one does
-nothing but while a function is traced.
+Guard collection looks at code before it runs, so it cannot see what such code reads. Python calls audit hooks
+for the events `compile` and `exec`. An audit hook cannot be removed, so this one does nothing outside of a
+trace.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from typing import Any
 from aot.errors import UnsupportedOperation
 from aot.guards.bytecode import is_library
 
-_now = threading.local()
+_thread = threading.local()
 _lock = threading.Lock()
 _hooked = False
 
 
 @contextlib.contextmanager
 def dynamic_code_refused() -> Iterator[None]:
-    """While this lasts, such code is refused in this thread, unless a library runs it.
+    """While it lasts, refuse dynamic code in this thread, unless a library makes it.
 
     Raises:
-        UnsupportedOperation: there is some.
+        UnsupportedOperation: the function makes such code. It comes out of `eval`, `exec` or `compile`.
     """
     global _hooked
     with _lock:
         if not _hooked:
             sys.addaudithook(_audit_dynamic_code)
             _hooked = True
-    before = getattr(_now, "refused", False)
-    _now.refused = True
+    before = getattr(_thread, "refuses", False)
+    _thread.refuses = True
     try:
         yield
     finally:
-        _now.refused = before
+        _thread.refuses = before
 
 
 def _audit_dynamic_code(event: str, arguments: tuple[Any, ...]) -> None:
-    if event not in ("compile", "exec") or not getattr(_now, "refused", False):
+    if event not in ("compile", "exec") or not getattr(_thread, "refuses", False):
         return
     frame = sys._getframe(1)
     if not is_library(frame.f_globals.get("__name__")):

@@ -1,9 +1,9 @@
 """Torch function modes of the caller: off while this compiler works, part of the specialization key.
 
-A mode is asked at each call of a function of torch's, those of this compiler and of its generated code
-included. It is meant for the user's function alone. So modes are set aside for a compiled call, and restored
-where the user's function is traced. (A default device is a mode as well, and so is what `make_fx` notes by;
-those stay on.)
+torch calls a mode for each of its functions, including calls by this compiler and its generated code. The
+user means a mode for the user's function only. So modes are set aside during a compiled call, and restored
+while the user's function is traced. Two kinds of modes stay on: that of a default device, and the tracer of
+`make_fx`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ are_on = mode_stacks.is_user_function_mode_on
 
 
 def has_modes_aside() -> bool:
-    """Whether a mode of the user's is set aside."""
+    """Whether this thread has set aside a mode of the user's."""
     return not all(map(mode_stacks.is_torch_mode, modes_aside()))
 
 
 def modes_aside() -> tuple[Any, ...]:
-    """The modes that this thread has set aside, outermost first; those that stay on among them."""
+    """The modes that were on when this thread set modes aside, outermost first, with those that stay on."""
     stack: tuple[Any, ...] = getattr(_state, "aside", ())
     return stack
 
 
 @contextlib.contextmanager
 def without_user_modes(*, for_good: bool = False) -> Iterator[None]:
-    """While this lasts, the user's modes are off in this thread.
+    """While it lasts, the user's modes are off in this thread.
 
     Args:
-        for_good: `modes_restored` does not have them on either.
+        for_good: `modes_restored` does not turn them on either.
     """
     stack, before = mode_stacks.function_modes(), modes_aside()
     staying = tuple(filter(mode_stacks.is_torch_mode, stack))
@@ -56,10 +56,10 @@ def without_user_modes(*, for_good: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def modes_restored() -> Iterator[None]:
-    """While this lasts, the modes that were set aside are on again.
+    """While it lasts, the modes that were set aside are on again.
 
     Raises:
-        UnsupportedOperation: others are on at the end.
+        UnsupportedOperation: the block leaves other modes on at its end.
     """
     stack = modes_aside()
     if not stack:
@@ -75,7 +75,10 @@ def modes_restored() -> Iterator[None]:
 
 
 def modes_key() -> tuple[object, ...]:
-    """Equal for two calls if their modes do the same, as long as what their code reads stays the same."""
+    """The modes' part of the specialization key: classes and attributes of the modes that are set aside.
+
+    Two calls with equal keys have modes that do the same, as long as the guards on the modes' code hold.
+    """
     return tuple(_key_of_mode(mode) for mode in modes_aside() if not mode_stacks.is_tracer_mode(mode))
 
 

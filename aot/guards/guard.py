@@ -1,8 +1,9 @@
-"""What a function reads besides its arguments, and whether it still finds there what it found.
+"""Guards: places that a function reads besides its arguments, and a generated test that they are unchanged.
 
-What is a constant is held against its value, all else against its identity. All guards of a specialization
-are one generated expression. They keep no tensor alive: a module whose weight is replaced gives up the old
-one. (A list or dict of tensors that is replaced as a whole lives on.)
+In: owners, names and expected values. Out: `Guards`, whose `hold` is one generated expression. Constants are
+compared by value, all other objects by identity; tensors that look alike count as the same.
+Invariant: a guard keeps no tensor alive. If a module's weight is replaced, the old one is freed. A list or
+dict of tensors that is replaced as a whole is kept alive.
 """
 
 from __future__ import annotations
@@ -29,25 +30,26 @@ MISSING: Any = object()
 
 
 class GuardKind(enum.IntEnum):
-    """How a guard looks; cheapest first."""
+    """What a guard compares. Guards are tested in this order, the cheapest first."""
 
-    ENTRY = 0  # the value under a name, in a namespace
+    ENTRY = 0  # the value of a name in a namespace
     CELL = 1  # the value of a closure's variable
-    ATTRIBUTE = 2  # an attribute that is in no namespace
-    ABSENT = 3  # that a namespace has none of these names
+    ATTRIBUTE = 2  # an attribute that is in no namespace, such as a slot
+    ABSENT = 3  # the absence of names in a namespace
     NAMES = 4  # the names in a namespace
     CONTEXT = 5  # the value of a ContextVar
-    LOCAL = 6  # the value under a name, in what a thread has for itself
-    LIKENESS = 7  # what a tensor is like
-    ITEMS = 8  # what a list or a set holds, in order
+    LOCAL = 6  # the value of a name in a `threading.local`
+    LIKENESS = 7  # a tensor's `tensor_likeness`
+    ITEMS = 8  # the items of a list, a set or a deque, in order
     ENTRIES = 9  # the keys and values of a dict, in order
-    BYTES = 10  # what is in a memory
-    STATE = 11  # the state of an iterator or of a random generator
-    REFERRED = 12  # what is behind a weak reference
-    GRADIENT = 13  # the gradient that a tensor holds
+    BYTES = 10  # the bytes of an array or another buffer
+    STATE = 11  # the state of an iterator, a random generator or a queue
+    REFERRED = 12  # the object behind a weak reference
+    GRADIENT = 13  # a tensor's `.grad`
 
 
-# `{now}` is what was there, or those things one by one, as it is now; `{alive}` asks whether they still are.
+# `{now}` is the expected value, or the expected values one by one, where a tensor is behind a weak reference.
+# `{alive}` tests that the expected tensors still exist.
 _TESTS = {
     GuardKind.ENTRY: "(e := o{i}.get({name!r}, missing)) is {now} or same(e, v{i})",
     GuardKind.CELL: "(e := o{i}.cell_contents) is {now} or same(e, v{i})",
@@ -74,7 +76,12 @@ _TESTS = {
 
 @dataclass(frozen=True, slots=True)
 class GuardedTensor:
-    """A tensor that was there, what it was like, and itself as long as somebody else has it."""
+    """An expected tensor.
+
+    Attributes:
+        now: gives the tensor, or None if it no longer exists. It is a weak reference.
+        like: its `tensor_likeness`.
+    """
 
     now: Callable[[], Tensor | None]
     like: object
@@ -82,13 +89,14 @@ class GuardedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One place that the function reads, and what was there.
+    """One place that the function reads, and the value that it had.
 
     Attributes:
-        path: how the function gets there, as one would write it.
-        owner: where to look; of a tensor, a weak reference.
-        name: what to look for, if it has a name.
-        expected: what was there, each tensor as `GuardedTensor`.
+        path: the place as a user would write it.
+        kind: what is compared.
+        owner: the object to look into; for a tensor, a weak reference.
+        name: the name to look up, or "".
+        expected: the value, with a `GuardedTensor` for each tensor.
     """
 
     path: str
@@ -100,10 +108,11 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """Everything that a function reads besides its arguments, as it was.
+    """All places that a function reads besides its arguments.
 
     Attributes:
-        hold: whether all of it is as it was. It costs some 30 ns for each value.
+        guards: one for each place.
+        hold: tests that all places are unchanged. It costs about 30 ns for each value.
     """
 
     guards: tuple[Guard, ...]
@@ -114,17 +123,17 @@ class Guards:
         return [one.owner for one in self.guards if one.name == "__code__"]
 
     def changed(self) -> list[str]:
-        """The paths of what is not as it was."""
+        """The paths of the places that have changed."""
         return [guard.path for guard in self.guards if not compile_guards((guard,))()]
 
     def check(self) -> None:
-        """Refuse a function that has changed what it reads, for good.
+        """Refuse a function that has changed a place that it reads.
 
-        One that has imported what it reads has not: the next call finds it there, and is compiled for that. A
-        variable of the context that had no value has none again when this context is left.
+        Two changes are allowed. If the function has imported a module, the next call finds it there, and is
+        compiled for that. A ContextVar that had no value has none again when the context is left.
 
         Raises:
-            ClosureMutation: something is not as it was.
+            ClosureMutation: a place has changed in another way.
         """
         if self.hold():
             return
@@ -139,7 +148,7 @@ class Guards:
 
 
 def guard(path: str, kind: GuardKind, owner: Any, name: str, expected: Any) -> Guard:
-    """A guard that keeps no tensor alive."""
+    """Make a guard that keeps no tensor alive."""
     if _has_memory(owner):
         owner = weakref.ref(owner)
     if kind is GuardKind.ENTRIES:
@@ -161,13 +170,16 @@ def _known(values: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _has_memory(value: Any) -> bool:
-    """Whether it is a tensor, and none of a trace, which may not be asked for anything."""
+    """Whether a value is a real tensor. A fake belongs to a trace, and its attributes must not be read."""
     return isinstance(value, Tensor) and not plain_fakes.is_fake(value)
 
 
 def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
-    """The test for all of them, as one expression. (Kinds of which there are many, as namespaces of
-    modules have them, are one term of it each: to compile one for each guard takes longer than the walk.)"""
+    """Compile the test of all guards, as one expression.
+
+    A kind with many guards, as from the namespaces of modules, is one term of it that loops over them. To
+    compile one term for each would take longer than the walk.
+    """
     if not guards:
         return lambda: True
     scope: dict[str, Any] = dict(_SCOPE)
@@ -199,18 +211,18 @@ def compile_guards(guards: tuple[Guard, ...]) -> Callable[[], bool]:
         "    return False\n"
     )
     exec(_compiled(source), scope)
-    hold: Callable[[], bool] = scope.pop("hold")  # which would keep itself alive
+    hold: Callable[[], bool] = scope.pop("hold")  # a function in its own globals would keep itself alive
     return hold
 
 
 @functools.lru_cache(maxsize=256)
 def _compiled(source: str) -> CodeType:
-    """(Functions that read the like, and one that is compiled again for another call, have the same test.)"""
+    """The code of a test. Specializations of one function, and similar functions, often share it."""
     return compile(source, "<guards>", "exec")
 
 
 def _guard_group(one: Guard) -> str:
-    """What kind of test it can share with others; "" for none."""
+    """The name of the test that a guard can share with others (`_GROUPS`); "" for none."""
     if one.kind in (GuardKind.ITEMS, GuardKind.ENTRIES):
         if _count(one) == 0:
             return "empty"
@@ -286,7 +298,7 @@ def _likeness_guard_test(guards: Sequence[Guard], scope: dict[str, Any]) -> str:
 
 
 def _alike(found: Iterator[Any], values: Sequence[Any]) -> bool:
-    """Whether each of what is found is what was there, or the same for the function."""
+    """Whether each found value is the expected one, or the same for the function."""
     return all(
         _is_same_guarded_value(one, value)
         for one, value in zip(found, values, strict=True)
@@ -301,12 +313,14 @@ _GROUPS: dict[str, Callable[[Sequence[Guard], dict[str, Any]], str]] = {
     "entries": _entries_guards_test,
     "likeness": _likeness_guard_test,
 }
-_MANY = 8  # guards of a kind from which on they share a test
+_MANY = 8  # so many guards of a kind share a test
 
 
 def _guarded_place_now(i: int, one: Guard, scope: dict[str, Any]) -> tuple[str, str]:
-    """Whether what was there is still anywhere, if that has to be asked, and what it is now: in words of the
-    test. (Of a tensor that is gone there is None, which is not what was there.)"""
+    """The `{alive}` and `{now}` of a test (`_TESTS`), as source text.
+
+    The weak reference of a tensor that no longer exists gives None, which must not match a place with None.
+    """
     if isinstance(one.expected, GuardedTensor):
         scope[f"r{i}"] = one.expected.now
         return "", f"(missing if e is None else r{i}())"
@@ -321,7 +335,7 @@ def _guarded_place_now(i: int, one: Guard, scope: dict[str, Any]) -> tuple[str, 
 
 
 def _guarded_values_now(values: Sequence[Any]) -> list[Callable[[], Any]] | None:
-    """What gives these as they are now; None where they are themselves."""
+    """A function for each expected value that gives it; None if there is no tensor among them."""
     if not any(isinstance(value, GuardedTensor) for value in values):
         return None
     return [
@@ -335,40 +349,40 @@ def _all_alive(tensors: Sequence[Callable[[], Tensor | None]]) -> bool:
 
 
 def _is_import(guard: Guard) -> bool:
-    """Whether what is there now, and was not, are modules."""
+    """Whether all names that are there now, and were absent, are modules."""
     return guard.kind is GuardKind.ABSENT and all(
         isinstance(guard.owner[name], ModuleType) for name in guard.expected & guard.owner.keys()
     )
 
 
 def _is_unset(guard: Guard) -> bool:
-    """Whether it is of a variable of the context that had no value."""
+    """Whether a guard is for a ContextVar that had no value."""
     return guard.kind is GuardKind.CONTEXT and guard.expected is MISSING
 
 
 def names_of(space: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names in a namespace, but for Python's own."""
+    """The names in a namespace, except those that begin with two underscores."""
     return tuple(name for name in space if not name.startswith("__"))
 
 
 def _owner(guard: Guard) -> Any:
-    """What a guard looks into."""
+    """The object that a guard looks into; for a container, its `builtin_view`."""
     return builtin_view(guard.owner) if guard.kind in (GuardKind.ITEMS, GuardKind.ENTRIES) else guard.owner
 
 
 def _count(guard: Guard) -> int | None:
-    """How many things a container held; None for what is no container."""
+    """The number of items that a guarded container had; None for other kinds of guards."""
     if guard.kind is GuardKind.ENTRIES:
         return len(guard.expected[0])
     return len(guard.expected) if guard.kind is GuardKind.ITEMS else None
 
 
 def _is_same_guarded_value(value: Any, expected: Any) -> bool:
-    """Whether the function can take the one for the other, without looking further."""
+    """Whether two values are the same for the function, so that it need not be compiled again."""
     if value is expected:
         return True
     if isinstance(expected, GuardedTensor):
-        # To compute with a tensor is refused, but not to ask what it is like.
+        # The function may read a tensor's metadata; to compute with a tensor from outside is refused.
         return isinstance(value, Tensor) and (
             value is expected.now() or tensor_likeness(value) == expected.like
         )
@@ -377,7 +391,7 @@ def _is_same_guarded_value(value: Any, expected: Any) -> bool:
         return False
     if isinstance(value, CONSTANTS):
         return bool(constant_key(value) == constant_key(expected))
-    if isinstance(value, (tuple, list)):  # guards see to it that `expected` is what it was
+    if isinstance(value, (tuple, list)):  # other guards test that `expected` itself has not changed
         now, then = builtin_view(value), builtin_view(expected)
         return len(now) == len(then) and all(map(_is_same_guarded_value, now, then))
     if isinstance(value, dict):

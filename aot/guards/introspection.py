@@ -1,4 +1,7 @@
-"""How to look into an object past whatever its class says about attributes."""
+"""Introspection: look into an object without calling the attribute methods of its class.
+
+Invariant: nothing here calls `__getattr__` or `__getattribute__` of a user's class, except for slots.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from aot.guards.guard import MISSING
 
 
 def referents(value: Any, among: Set[int] | None = None) -> list[tuple[str, Any]]:
-    """What is directly in an object, and how one gets there from it.
+    """The objects that an object holds directly, each with the text that leads to it, as `.name` or `[0]`.
 
     Args:
-        among: the ids of those that are asked for; None for all.
+        among: the ids of the objects that are wanted; None for all.
     """
     return [
         (_path(how, key), one)
@@ -35,12 +38,12 @@ def _path(how: str, key: Any) -> str:
 
 
 def referent_values(value: Any) -> Iterator[Any]:
-    """The same without saying how one gets there, in a fraction of the time."""
+    """The objects of `referents` without the texts, in a fraction of the time."""
     return itertools.chain.from_iterable([values for _, _, values in _referents_held_by(value)])
 
 
 def _referents_held_by(value: Any) -> list[tuple[str, Iterable[Any], Iterable[Any]]]:
-    """What is directly in an object: how it is read, the names, keys or positions, and the values."""
+    """The objects that an object holds directly, in groups: a template for the text, its keys, the values."""
     kind = type(value)
     if kind is dict:
         return [(_ENTRY, value, value.values())]
@@ -88,7 +91,7 @@ def content_of(cell: types.CellType) -> Any:
 
 
 def namespace_of(value: Any) -> dict[str, Any] | None:
-    """The attributes that an object has itself, past whatever its class says about attributes."""
+    """The `__dict__` of an object, read without its class's `__getattribute__`; None if it has none."""
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:

@@ -1,8 +1,9 @@
-"""Type checks against ``torch.FloatTensor`` and its like, and what fakes answer them.
+"""Legacy types: make `isinstance` checks against ``torch.FloatTensor`` and its like work for fakes.
 
-``isinstance(x, torch.FloatTensor)`` asks `x` for its highest dispatch key. The key that fakes have is no
-device's (`plain_fakes.make_tensor`). The metaclass of these classes cannot be changed, so Python's
-`isinstance` is replaced while a function is traced that names one of them.
+``isinstance(x, torch.FloatTensor)`` looks at the highest dispatch key of `x`. The highest key of a fake
+belongs to no device (`plain_fakes.make_tensor`), so the check would fail. The metaclass of these classes
+cannot be changed. So Python's `isinstance` is replaced while a function is traced whose code names one of
+them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ _checking = 0
 
 @contextlib.contextmanager
 def checking_legacy_types() -> Iterator[None]:
-    """While this lasts, in every thread, `isinstance` knows fakes as instances of ``torch.FloatTensor`` and
-    its like."""
+    """While it lasts, in every thread, fakes count as instances of ``torch.FloatTensor`` and its like."""
     global _checking
     with _lock:
         _checking += 1

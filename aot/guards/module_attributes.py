@@ -1,7 +1,7 @@
-"""Which attributes of modules the code names that runs when one of them is called.
+"""Module attributes: the attributes of modules that code names which runs when a module is called.
 
-The methods that are called by name from `forward`, from hooks and from there on: what only a constructor or
-a report names is left alone, as it may be no more than somebody's notes.
+That code is `forward`, the forward hooks, special methods, and methods that these call by name. An attribute
+that only a constructor or a report names is left out, because it may be no more than somebody's notes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ Attribute = tuple[int, dict[str, Any], str]
 _NEVER = frozenset(
     ("__init__", "__repr__", "__str__", "__getstate__", "__setstate__", "__reduce__", "__del__")
 )
-# What `nn.Module` itself keeps in every module.
+# Attributes that `nn.Module` itself sets in every module.
 _OWN = frozenset(vars(nn.Module()))
 
 
 def attributes_read_by_forward(module: nn.Module) -> Iterator[Attribute]:
-    """Those of a module and of its submodules. (Of a graph none: it registers tensors, or has constants.)"""
+    """The attributes of a module and its submodules that are read when it is called.
+
+    An `fx.GraphModule` gives none: its tensors are registered, and all else in it is constant.
+    """
     if isinstance(module, fx.GraphModule):
         return
     modules = [*module.modules()]
@@ -36,13 +39,13 @@ def attributes_read_by_forward(module: nn.Module) -> Iterator[Attribute]:
     for number, one in enumerate(modules):
         space, library = vars(one), is_library(type(one).__module__)
         for name in [*space]:
-            # (What a class of torch's keeps for itself is its own business.)
+            # Private attributes of torch's own classes are left out.
             if name in names and name not in _OWN and not (library and name.startswith("_")):
                 yield number, space, name
 
 
 def _attributes_named_by_methods(modules: Sequence[nn.Module]) -> set[str]:
-    """What methods of these name, where they are reached."""
+    """The names in methods of these modules that a call reaches."""
     tables = [_attributes_of_methods(cls) for cls in {type(one): None for one in modules}]
     if not any(tables):
         return set()
@@ -64,7 +67,7 @@ def _attributes_named_by_methods(modules: Sequence[nn.Module]) -> set[str]:
 
 
 def _attributes_of_methods(cls: type) -> Mapping[str, frozenset[str]]:
-    """The names that each method of a class uses. (None of libraries' classes, which register tensors.)"""
+    """The names that each method of a class uses. Library classes have none: they register their tensors."""
     known = _METHODS.get(cls)
     if known is None:
         table: dict[str, frozenset[str]] = {}

@@ -1,7 +1,9 @@
-"""What objects hold that no name leads to, as a value: where an iterator is, what a random generator draws
-next, what is in a queue or behind a weak reference.
+"""Opaque state: state of an object that is in none of its attributes, as a comparable value.
 
-Two such values are equal if nothing has changed, and they keep nothing alive.
+Examples are the position of an iterator, the next draws of a random generator, the items of a queue, and the
+object behind a weak reference.
+Invariant: two values are equal only if the state has not changed. A value keeps no object alive, except
+constants and classes.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from aot.torch_internals import mode_stacks, rng
 
 QUEUES = (queue.Queue, queue.SimpleQueue)
 _Numpys = (numpy.random.Generator, numpy.random.RandomState, numpy.random.BitGenerator)
-_SHOWING = (map, filter, zip, enumerate)  # are where that is which they go through
+_SHOWING = (map, filter, zip, enumerate)  # their position is that of the iterators in them
 _CALLING = type(iter(int, 1))
 _HIDING: tuple[Any, ...] = (
     *(itertools.cycle, itertools.product, itertools.permutations, itertools.combinations),
@@ -38,10 +40,10 @@ _CONTAINERS = (list, tuple, set, frozenset, deque)
 
 
 def has_state(value: Any) -> bool:
-    """Whether using the object changes something that is no attribute of its own.
+    """Whether use of the object changes state that is in none of its attributes.
 
-    An iterator of the user's is what its Python makes it. Torch's default generators, Python's and numpy's
-    are not for here: draws from those are recorded, or refused as draws.
+    An iterator class of the user's has none: its state is in attributes. The default generators of torch,
+    Python and numpy do not count here, because draws from them are recorded, or refused as draws.
     """
     if isinstance(value, (random.Random, torch.Generator, *_Numpys)):
         python: Any = random.random
@@ -52,7 +54,7 @@ def has_state(value: Any) -> bool:
 
 
 def state_of(owner: Any) -> object:
-    """The state of an object that has one; equal to nothing where it cannot be told.
+    """The state of an object, as a value. It is equal to no other value if the state cannot be read.
 
     Example:
         >>> numbers = iter([1, 2])
@@ -79,17 +81,19 @@ def state_of(owner: Any) -> object:
 
 
 def parts_of(owner: Any) -> list[Any]:
-    """What an iterator goes through, and what it calls."""
+    """The objects that an iterator iterates over or calls; none for another object."""
     if not _is_iterator(owner):
         return []
     return [one for one in gc.get_referents(owner) if not isinstance(one, (types.FrameType, types.CodeType))]
 
 
 def observable_opaque_content(value: Any, names: Set[str], objects: dict[int, Any]) -> object:
-    """What can be seen of an object through attributes with these names, entries of containers, and so on.
+    """What can be seen of an object through these attributes and through entries of containers, recursively.
 
     Args:
-        objects: is extended by those on the way, by id.
+        value: the object.
+        names: the attributes that are read.
+        objects: gets each object on the way, by its id.
     """
     if isinstance(value, CONSTANTS):
         return constant_key(value)
@@ -114,15 +118,15 @@ def observable_opaque_content(value: Any, names: Set[str], objects: dict[int, An
 
 
 def tensor_likeness(tensor: Tensor) -> object:
-    """All that may be asked of a tensor other than its elements."""
+    """A tensor's `requires_grad`, dtype, shape, device, layout, `is_leaf`; its class if it has no shape."""
     try:
         return tensor.requires_grad, tensor.dtype, tensor.shape, tensor.device, tensor.layout, tensor.is_leaf
-    except RuntimeError:  # one that is not there yet (a lazy module's) or has no shape (a nested one)
+    except RuntimeError:  # an uninitialized parameter of a lazy module, or a nested tensor
         return type(tensor)
 
 
 def gradient_of(tensor: Tensor) -> Tensor | None:
-    """The gradient that a leaf holds. (Torch warns who asks another tensor.)"""
+    """The gradient of a leaf, and None for other tensors, because torch warns when their `.grad` is read."""
     return tensor.grad if tensor.is_leaf else None
 
 
@@ -134,26 +138,26 @@ def _is_iterator(value: Any) -> bool:
 
 
 def _iterator_state(iterator: Any, seen: set[int]) -> object:
-    """Where an iterator is: what it says about that itself, and where all is that it goes through."""
+    """An iterator's own position, and the positions of the iterators in it."""
     seen.add(id(iterator))
-    told: object = None
+    position: object = None
     kind = type(iterator)
     if isinstance(iterator, types.GeneratorType):
-        told = None if iterator.gi_frame is None else iterator.gi_frame.f_lasti
+        position = None if iterator.gi_frame is None else iterator.gi_frame.f_lasti
     elif isinstance(iterator, itertools.count):
-        told = repr(iterator)
+        position = repr(iterator)
     elif hasattr(kind, "__length_hint__"):
         try:
-            told = operator.length_hint(iterator)
+            position = operator.length_hint(iterator)
         except OverflowError:
-            told = repr(iterator.__reduce__())  # of a range of huge numbers
+            position = repr(iterator.__reduce__())  # of a range of huge numbers
     elif not (
         isinstance(iterator, _SHOWING)
         or (kind.__module__ == "itertools" and not isinstance(iterator, _HIDING))
         or (kind is _CALLING and isinstance(gc.get_referents(iterator)[0], types.FunctionType))
     ):
         return object()
-    return told, _values_left_in_iterator(parts_of(iterator), seen)
+    return position, _values_left_in_iterator(parts_of(iterator), seen)
 
 
 def _values_left_in_iterator(parts: Iterable[Any], seen: set[int]) -> list[object]:

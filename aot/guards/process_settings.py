@@ -1,7 +1,8 @@
-"""Settings of the process and of the thread that a function may change, as `config` has the compiler's own.
+"""Process settings: settings of the process and the thread that a function may change.
 
-In: nothing. Out: `SETTINGS`, each of which is read as a value and set to one.
-Invariant: to read one changes nothing.
+Out: `SETTINGS`, each of which can be read as a value and written back. (The compiler's own settings are in
+`aot.config`.)
+Invariant: to read a setting changes nothing.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ class Setting:
     """One setting.
 
     Attributes:
-        name: what users call it.
-        read: the value now; equal to an earlier one if nothing has changed.
-        write: sets it to a value that was read.
-        followed: whether a call may leave it changed (and the trace sees to that), or is refused otherwise.
+        name: its name in error messages.
+        read: gives its present value, which equals an earlier one if nothing has changed.
+        write: sets it to a value that `read` gave.
+        followed: a call may leave it changed, and the trace makes the change. Other settings are refused.
     """
 
     name: str
@@ -44,7 +45,7 @@ def _set_deterministic(value: tuple[bool, bool]) -> None:
 
 
 def random_states() -> tuple[Any, ...]:
-    """Those of Python's generator and, if it is in use, of numpy's."""
+    """The states of Python's generator and, if numpy's is imported, of numpy's."""
     numpy = sys.modules.get("numpy.random")
     if numpy is None:
         return (random.getstate(),)
@@ -53,7 +54,7 @@ def random_states() -> tuple[Any, ...]:
 
 
 def set_random_states(states: tuple[Any, ...]) -> None:
-    """Set those, as `random_states` has told them."""
+    """Set the generators to states that `random_states` gave."""
     python, *rest = states
     random.setstate(python)
     if rest:
@@ -62,7 +63,7 @@ def set_random_states(states: tuple[Any, ...]) -> None:
         numpy.random.set_state((name, numpy.frombuffer(keys, numpy.uint32), *more))
 
 
-# (In the order in which they are set: a default device is a mode of functions as well.)
+# In the order in which they are set. A default device is a function mode, so it comes after these modes.
 SETTINGS: tuple[Setting, ...] = (
     Setting("grad mode", torch.is_grad_enabled, autograd_state.set_grad_enabled, followed=True),
     Setting("the random generators of Python and numpy", random_states, set_random_states, followed=True),
@@ -105,17 +106,17 @@ DISPATCH_MODES = [setting.name for setting in SETTINGS].index("the dispatch mode
 
 
 def read_settings() -> tuple[Any, ...]:
-    """All of them."""
+    """The values of all `SETTINGS`, in their order."""
     return tuple(setting.read() for setting in SETTINGS)
 
 
 def changed_settings(before: Sequence[Any]) -> list[Setting]:
-    """Those that are otherwise now."""
+    """The settings whose value differs from that in `before`, which `read_settings` gave."""
     return [setting for setting, value in zip(SETTINGS, before, strict=True) if setting.read() != value]
 
 
 def restore_process_settings(before: Sequence[Any]) -> None:
-    """Set all to what they were.
+    """Set each setting back to its value in `before`.
 
     Example:
         >>> before = read_settings()

@@ -1,4 +1,7 @@
-"""Where a function may have stored something, as the walk from it has come by there."""
+"""Reachable objects: what guard collection has visited, and where a function may have stored a tensor.
+
+In: the objects of the walk. Out: a path to a stored tensor. Caches in torch's modules are restored here too.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +21,27 @@ _CONTAINERS = (dict, tuple, *SEQUENCES)
 
 @dataclass(frozen=True, slots=True)
 class ReachableObjects:
-    """What the walk from a function has come to.
+    """The objects that the walk from a function has visited.
 
     Attributes:
-        objects: all that can hold others, with a path to each.
-        caches: what torch's modules keep for themselves: the namespace, the name and the value.
+        objects: (path, object) of each object that can hold others.
+        caches: (namespace, name, value) of each private attribute of torch's modules.
     """
 
     objects: tuple[tuple[str, Any], ...]
     caches: tuple[tuple[dict[str, Any], str, Any], ...]
 
     def restore_module_caches(self) -> None:
-        """Give torch's modules back what they kept for themselves before a trace called them: an LSTM keeps a
-        list of the weights that it was called with last, and those of a trace have no values."""
+        """Restore the private attributes of torch's modules after a trace has called the modules.
+
+        For example, an LSTM keeps a list of its weights, and the weights of a trace have no values.
+        """
         for space, name, value in self.caches:
             if space.get(name) is not value:
                 space[name] = value
 
     def find_stored(self, tensors: Sequence[Tensor]) -> str | None:
-        """A path to where one of the tensors is, if one is anywhere here."""
+        """A path to one of these tensors, if a visited object holds one, directly or not; else None."""
         sought = {id(tensor) for tensor in tensors}
         layers = self._reachable_layers_down_to(sought) if sought else None
         if layers is None:
@@ -57,11 +62,11 @@ class ReachableObjects:
         return None
 
     def _reachable_layers_down_to(self, sought: Set[int]) -> list[list[Any]] | None:
-        """The containers here, those in them, and so on, up to those that hold one of these, by id; None if
-        none does.
+        """The containers here, those in them, and so on, up to the layer before an object of `sought`.
 
-        There may be millions, so this is done in bulk: what the garbage collector does not track holds
-        nothing that it tracks, as tensors are.
+        `sought` has ids. The result is None if no layer leads to such an object. There may be millions of
+        containers, so they are handled in bulk. An object that the garbage collector does not track is
+        skipped: it holds no tracked object, and tensors are tracked.
         """
         layers: list[list[Any]] = []
         containers = [value for _, value in self.objects if _is_container(value)]

@@ -1,9 +1,11 @@
-"""Numbers and strings that note what is done to them, in place of those that a function does nothing with but
-update: ``self.calls += 1`` reads a value that the function never sees.
+"""Scalar updates: numbers and strings that record the operators that are applied to them.
 
-In: a value. Out: one that is equal to it, and whose results of operators say how they were made, so that the
-same can be done to whatever stands there at a later call.
-Invariant: what is noted holds plain constants alone.
+In: a value. Out: an equal value whose operators give values that know how they were computed.
+
+A function may only update a number, as in ``self.calls += 1``. The result of the call then does not depend on
+the number, so no guard is needed. While such a function is traced, a recording value takes the number's
+place. A later call applies the recorded steps to the number that it finds.
+Invariant: recorded operands are plain constants.
 """
 
 from __future__ import annotations
@@ -29,15 +31,16 @@ _OPERATORS = (
 _OPERANDS = frozenset((int, float, bool, complex, str))
 
 Step = tuple[Callable[[Any, Any], Any], Any, bool]
-"""An operator, its other operand, and whether that one stands on the left."""
+"""An operator, its other operand, and whether that operand stands on the left."""
 
 
 class Update:
-    """What all such values have.
+    """The base of the recording classes.
 
     Attributes:
-        origin: the value that it was made of, by `steps`.
-        leaked: whether something was made of it that does not say so.
+        origin: the recording value that the function found.
+        steps: the operators that computed this value from `origin`.
+        leaked: of an `origin`: some result of it is a plain value, so not all uses are recorded.
     """
 
     origin: Update
@@ -46,7 +49,7 @@ class Update:
 
     @property
     def plain(self) -> Any:
-        """The value as Python has it."""
+        """The value as a plain `int`, `float` or `str`."""
         return _PLAIN[type(self)](self)
 
     def __reduce__(self) -> tuple[Any, ...]:  # a copy is a plain value
@@ -72,11 +75,11 @@ class _Str(Update, str):
 
 
 _KINDS: dict[type, Any] = {int: _Int, float: _Float, str: _Str}
-_PLAIN: dict[type, Any] = {noting: kind for kind, noting in _KINDS.items()}
+_PLAIN: dict[type, Any] = {tracking: kind for kind, tracking in _KINDS.items()}
 
 
 def make_tracked_scalar(value: Any) -> Update | None:
-    """A value that is equal to this and notes what is done to it; None where there is none of its type.
+    """A recording value that equals `value`; None if it is no `int`, `float` or `str`.
 
     Example:
         >>> value = make_tracked_scalar(3)
@@ -86,15 +89,15 @@ def make_tracked_scalar(value: Any) -> Update | None:
     kind = _KINDS.get(type(value))
     if kind is None:
         return None
-    made: Update = kind(value)
-    made.origin, made.steps, made.leaked = made, (), False
-    return made
+    scalar: Update = kind(value)
+    scalar.origin, scalar.steps, scalar.leaked = scalar, (), False
+    return scalar
 
 
-def replay_updates(made: Update, origin: Update, value: Any) -> Any:
-    """What comes of a value by the steps that have made `made` of `origin`."""
-    assert made.origin is origin
-    for operate, other, reflected in made.steps:
+def replay_updates(scalar: Update, origin: Update, value: Any) -> Any:
+    """Apply to `value` the steps that computed `scalar` from `origin`."""
+    assert scalar.origin is origin
+    for operate, other, reflected in scalar.steps:
         value = operate(other, value) if reflected else operate(value, other)
     return value
 
@@ -109,19 +112,19 @@ def _scalar_method(kind: type, name: str, reflected: bool) -> Callable[[Any, Any
         result = plain(self, other)
         if result is NotImplemented:
             return result
-        noted = make_tracked_scalar(result) if type(other) in _OPERANDS else None
-        if noted is None:
+        tracked = make_tracked_scalar(result) if type(other) in _OPERANDS else None
+        if tracked is None:
             self.origin.leaked = True
             return result
-        noted.origin, noted.steps = self.origin, (*self.steps, (operate, other, reflected))
-        return noted
+        tracked.origin, tracked.steps = self.origin, (*self.steps, (operate, other, reflected))
+        return tracked
 
     return method
 
 
-for _kind, _noting in _KINDS.items():
+for _kind, _tracking in _KINDS.items():
     for _name in _OPERATORS:
         for _reflected in (False, True):
-            _made = _scalar_method(_kind, _name, _reflected)
-            if _made is not None:
-                setattr(_noting, f"__{'r' if _reflected else ''}{_name}__", _made)
+            _method = _scalar_method(_kind, _name, _reflected)
+            if _method is not None:
+                setattr(_tracking, f"__{'r' if _reflected else ''}{_name}__", _method)

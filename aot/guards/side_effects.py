@@ -1,13 +1,12 @@
-"""What a function changes of the Python program around it: attributes, variables, containers, generators.
+"""Side effects: what a function changes of the Python program around it, and how each call repeats it.
 
-In: what the walk from a function has come to (`Writable`). Out: `SideEffects`, which make the changes of the
-one run again at each call. Until then the program is as it was before the run.
+In: the objects of the walk (`Writable`). Out: `SideEffects`, which make the changes of the traced run again
+at each call. Before that, the changes of the run itself are undone.
 
-A change is made again by its result, if a guard says what was there before, or if that does not matter. A
-number that the function only updates is updated by the same steps. A list that the function only lets grow
-gets the same items at its end. In all other cases what was there before becomes a guard. Some changes cannot
-be made again: an object that is new, an iterator that has moved on. They stay, and the compile answers that
-one call.
+A call sets the value that the run left, if a guard fixes the old value, or if that does not matter. A number
+that the function only updates gets the same steps. A list that only grows gets the same items at its end. In
+all other cases the old value becomes a guard. Some changes cannot be repeated, such as a new object or the
+position of an iterator. They stay, and the compile answers this one call.
 Invariant: after a refusal everything is as it was before the call.
 """
 
@@ -51,7 +50,7 @@ from aot.tensors.constants import CONSTANTS
 from aot.torch_internals import plain_fakes
 
 Place = tuple[int, GuardKind, str]
-"""Where a guard looks: the owner's id, how, and the name."""
+"""The place of a guard: its owner's id, its kind and its name."""
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _LASTING = (*CONSTANTS, bytes, range, slice, type(...), type(NotImplemented), enum.Enum, types.ModuleType)
 _GROWING = frozenset(("append", "extend", "+=", "put", "put_nowait"))
@@ -60,16 +59,16 @@ _STORING = frozenset(("[]", "[]=", "update"))
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """What a function may change.
+    """The objects that a function may change.
 
     Attributes:
-        objects: all that can hold others, with a path to each.
-        caches: variables that torch's modules keep for themselves: the namespace's id and the name.
-        guarded: what guards look at.
-        written: what the function does nothing with but write: the path and the value.
-        ways: how it writes to what has a name (`CodeReads.writes`), by kind and name.
-        spaces: the namespaces of classes, as guards know them.
-        read: the attributes that it reads of anything.
+        objects: (path, object) of each object that can hold others.
+        caches: (namespace's id, name) of each private attribute of torch's modules.
+        guarded: the places of guards.
+        written: places that the function only writes to, with path and value.
+        ways: how the function writes to names (`CodeReads.writes`), by kind and name.
+        spaces: the namespaces of classes that guards look into.
+        read: the attributes that the function reads of any object.
     """
 
     objects: tuple[tuple[str, Any], ...]
@@ -83,14 +82,14 @@ class Writable:
 
 @dataclass(frozen=True, slots=True)
 class SideEffects:
-    """What each call changes.
+    """The changes that each call makes.
 
     Attributes:
-        effects: what there is to do, and the path of what it changes.
-        guards: what has to be there before.
-        once: the paths of what has been changed for good, by the run itself: no other call is to be answered.
-        resting: the paths of what is changed to something that depends on what was there before.
-        put_back: takes back what has been changed for good; empty when the call is over that changed it.
+        effects: (path, function that makes the change).
+        guards: the values that must be there before.
+        once: paths that the run itself has changed for good, so that the compile answers no other call.
+        resting: paths whose new value depends on the old one.
+        put_back: undoes what was changed for good; empty after the call that the run belongs to.
     """
 
     effects: tuple[tuple[str, Callable[[], None]], ...] = ()
@@ -100,8 +99,8 @@ class SideEffects:
     put_back: list[Callable[[], None]] = field(default_factory=list)
 
     def with_side_effects(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A call that makes these changes when it is done; if they are made already, a call that takes them
-        back when it is refused for its values."""
+        """Wrap `call` so that it makes these changes when it returns. If they are made already, it undoes
+        them when it is refused for its values."""
         if self.once:
             return self._taken_back_if_refused(call)
         if not self.effects:
@@ -125,7 +124,7 @@ class SideEffects:
                     put_back()
                 raise
             finally:
-                self.put_back.clear()  # which knows all that there was
+                self.put_back.clear()  # it holds the whole state from before
 
         return refusable
 
@@ -137,16 +136,16 @@ _Stored = Variables | Entries | Items
 
 
 class Snapshot:
-    """The state of a program before a function runs, and what it has changed since.
+    """The state of a program before a function runs, and its changes since.
 
-    Attributes:
-        places: where stand-ins for a module's tensors are: names, keys or numbers, by the id of their owner.
+    Until the changes are read, numbers that the function only updates are replaced by values that record the
+    updates (`aot.guards.scalar_updates`).
 
     Args:
-        of_backward: whether a backward is what runs. The trace has changed torch's settings by then.
+        of_backward: a backward runs. The trace has changed torch's settings by then; they are not restored.
 
-    While it lasts, numbers that the function only updates are such as note that
-    (`aot.guards.scalar_updates`).
+    Attributes:
+        places: names, keys or indices where fakes stand for a module's tensors, by the id of their owner.
     """
 
     def __init__(self, of_backward: bool = False) -> None:
@@ -158,7 +157,7 @@ class Snapshot:
         self._noted: dict[tuple[int, GuardKind, Any], tuple[_Stored, Any, Update, Any]] = {}
 
     def extend(self, writable: Writable) -> None:
-        """Take in what the walk has come to since."""
+        """Add the state of objects that the walk has visited since."""
         fresh: list[tuple[Holder, Any]] = []
         for path, value in writable.objects:
             if id(value) in self._seen:
@@ -172,7 +171,7 @@ class Snapshot:
         self._put_tracked_scalars(writable, fresh)
 
     def _put_tracked_scalars(self, writable: Writable, fresh: Iterable[tuple[Holder, Any]]) -> None:
-        """Put values that note what is done to them in the places of those that are only written."""
+        """Replace scalars that are only written to by values that record updates."""
         names = _names_of_containers(writable)
         written = _stored(writable, updated=True)
         for holder, before in fresh:
@@ -197,7 +196,7 @@ class Snapshot:
             self._noted[id(holder.owner), holder.kind, name] = holder, name, noted, value
 
     def _settle_tracked_scalars(self) -> dict[tuple[int, GuardKind, Any], Callable[[], None] | None]:
-        """Put plain values back, and tell what was done to them: None where that cannot be told."""
+        """Put plain values back. Returns each place's update, or None where it was not recorded."""
         found: dict[tuple[int, GuardKind, Any], Callable[[], None] | None] = {}
         for place, (holder, name, noted, value) in self._noted.items():
             now = _at(holder, name)
@@ -215,8 +214,8 @@ class Snapshot:
     def _settle_copied_scalars(
         self, found: dict[tuple[int, GuardKind, Any], Callable[[], None] | None]
     ) -> None:
-        """Put plain values in the places of what was made of a value that stood in another place: an object
-        gets an attribute of its own when the one of its class is updated."""
+        """Put plain values where a recording value was copied to. An instance gets an attribute of its own
+        when that of its class is updated."""
         places = {id(noted): place for place, (_, _, noted, _) in self._noted.items()}
         for holder, before in self._held.values():
             if isinstance(holder, (Variables, Entries, Items)) and holder.differs(before):
@@ -229,32 +228,32 @@ class Snapshot:
                         found[places[id(now.origin)]] = None
 
     def put_back_settings(self) -> None:
-        """Let torch's settings be as they were."""
+        """Restore torch's settings."""
         if self._settings:
             restore_process_settings(self._settings)
 
     def put_back(self) -> None:
-        """Let everything else be as it was."""
+        """Restore everything else."""
         self._settle_tracked_scalars()
         for holder, before in self._held.values():
             self._put_back(holder, before)
 
     def _put_back(self, holder: Holder, before: Any) -> bool:
-        """Let one object hold what it held; whether it does."""
+        """Restore one object's state. Returns whether that was possible."""
         if self.state_of(holder, before) is before:
             return True
         return holder.write(self._state_but_for_places(holder, before, holder.read()))
 
     def state_of(self, holder: Holder, before: Any) -> Any:
-        """What an object holds now: the very state `before` if it is no other one. (What is in `places` is
-        not asked: tensors of the trace.)"""
+        """An object's present state; `before` itself if nothing has changed. `places` are ignored, because
+        fakes of the trace are there."""
         if not holder.differs(before):
             return before
         now = self._state_but_for_places(holder, holder.read(), before)
         return before if now is not before and _are_same(now, before) else now
 
     def _state_but_for_places(self, holder: Holder, state: Any, other: Any) -> Any:
-        """A state, with what is in the places of another one."""
+        """A state with the values of another one at `places`."""
         names = self.places.get(id(holder.owner), ())
         if not names or not isinstance(holder, (Variables, Entries, Items)):
             return state
@@ -264,7 +263,7 @@ class Snapshot:
         return {name: other[name] if name in names and name in other else one for name, one in state.items()}
 
     def may_effects_stay(self, writable: Writable) -> bool:
-        """Whether nothing of the trace has been stored, if the function ends here."""
+        """Whether no value of the trace is stored, if the function ends here."""
         self._settle_tracked_scalars()
         try:
             self.refuse_stored_trace_values(writable)
@@ -273,11 +272,11 @@ class Snapshot:
         return True
 
     def refuse_stored_trace_values(self, writable: Writable) -> None:
-        """Refuse a function that has stored what is of the trace alone.
+        """Refuse a function that has stored a value of the trace.
 
         Raises:
-            EscapedTensor: a tensor.
-            UnsupportedOperation: a size that is a symbol.
+            EscapedTensor: it has stored a tensor.
+            UnsupportedOperation: it has stored a size that is a symbol.
         """
         known: set[int] | None = None
         for holder, path, value in self._changes_since_snapshot(writable):
@@ -296,7 +295,7 @@ class Snapshot:
                 )
 
     def _changes_since_snapshot(self, writable: Writable) -> Iterator[tuple[Holder, str, Any]]:
-        """What is somewhere now and was not, with a path to it."""
+        """The objects that are somewhere now and were not there before, each with its holder and path."""
         for holder, before in self._held.values():
             now = self.state_of(holder, before)
             if now is before:
@@ -319,7 +318,7 @@ class Snapshot:
                         yield holder, f"{holder.path}(...)" if memo else f"{holder.path}[{i}]", one
 
     def find_side_effects(self, writable: Writable) -> SideEffects:
-        """What the function has changed.
+        """The changes of the function.
 
         Raises:
             EscapedTensor, UnsupportedOperation: see `refuse_stored_trace_values`.
@@ -332,20 +331,20 @@ class Snapshot:
         return found.summary()
 
     def undo_side_effects(self, changes: SideEffects) -> SideEffects:
-        """Put everything back, unless it is changed for good."""
+        """Restore everything, unless it is changed for good."""
         if changes.once:
             return replace(changes, put_back=[self.put_back])
         once: list[str] = []
         for holder, before in self._held.values():
             if not isinstance(holder, Memo) and not self._put_back(holder, before):
                 once.append(holder.path)
-        if once:  # all else is as it was by now, and is changed for good once more
+        if once:  # everything else was restored, so make the changes again: all of them stay
             for _, change in changes.effects:
                 change()
         return replace(changes, once=tuple(once), put_back=[self.put_back] if once else [])
 
     def _objects_in_snapshot(self) -> set[int]:
-        """The objects, by id, that were somewhere before."""
+        """The ids of the objects that existed before, here or in a container."""
         known = set(self._seen)
         for holder, before in self._held.values():
             if isinstance(holder, (Variables, Entries)):
@@ -363,7 +362,7 @@ class Snapshot:
 
 
 class _Found:
-    """The changes of one run, being worked out."""
+    """The changes of one run, collected holder by holder."""
 
     def __init__(
         self,
@@ -382,12 +381,12 @@ class _Found:
         self._stored = _stored(writable)
 
     def summary(self) -> SideEffects:
-        """All of them."""
+        """The changes as data."""
         lists = (self.effects, self.guards, self.once, self.resting)
         return SideEffects(*map(tuple, lists))  # type: ignore[arg-type]
 
     def add(self, holder: Holder, before: Any) -> None:
-        """Look at what one object held."""
+        """Add the changes of one holder."""
         if isinstance(holder, Variables):
             self._changed_variables(holder, before)
         elif isinstance(holder, Entries):
@@ -401,7 +400,7 @@ class _Found:
             self.effects.append((holder.path, functools.partial(_refill, holder, makers)))
         elif isinstance(holder, (Memory, State)) and holder.differs(before):
             if self._snapshot.of_backward and holder.differs(holder.read()):
-                return  # it never tells; the forward is for one call already
+                return  # its state cannot be compared, and the forward answers one call already
             self._pin(holder, before[0])
             self.resting.append(holder.path)
             now = holder.read()
@@ -413,7 +412,7 @@ class _Found:
         return (id(holder.owner), holder.kind, name) in self._writable.guarded
 
     def _pin(self, holder: Any, before: Any, name: str = "") -> None:
-        """Let what was there be a guard, if it is none."""
+        """Guard the value from before, unless it is guarded."""
         path = holder.where(name) if isinstance(holder, Variables) else holder.path
         if not self._is_guarded(holder, name):
             self.guards.append(guard(path, holder.kind, holder.owner, name, before))
@@ -431,7 +430,7 @@ class _Found:
             if self._updates.get((id(holder.owner), holder.kind, name), _NONE) is None and name not in names:
                 self._pin(holder, value, name)
         for name in self._stored[holder.named]:
-            # (It may have been stored just as it was, which nobody can see.)
+            # The function may have stored the value that was there, which leaves no difference.
             if name in before and name not in names and make_tracked_scalar(before[name]) is None:
                 self._pin(holder, before[name], name)
 
@@ -449,7 +448,7 @@ class _Found:
             assert callable(update)
             self.effects.append((where, update))
             return
-        rests = update is not _NONE or self._may_update(holder, name)  # on what was there
+        rests = update is not _NONE or self._may_update(holder, name)  # the result depends on the old value
         if name in before and (rests or self._is_guarded(holder, name)):
             self._pin(holder, before[name], name)
             self.resting.append(where)
@@ -462,7 +461,7 @@ class _Found:
         self.effects.append((where, functools.partial(_store, holder, name, make)))
 
     def _is_read(self, holder: Variables, name: str) -> bool:
-        """Whether it matters that a variable was not there."""
+        """Whether the absence of a variable matters."""
         return holder.named != "attributes" or name in self._writable.read
 
     def _may_update(self, holder: Variables, name: str) -> bool:
@@ -472,8 +471,8 @@ class _Found:
     def _changed_keys(
         self, holder: Entries | Items, before: Mapping[Any, Any], now: Mapping[Any, Any]
     ) -> bool:
-        """Take what is in a container key by key, if the function does nothing but store and update entries;
-        whether that is so. (What was stored as it was can be told of numbers and strings alone.)"""
+        """Add a container's changes key by key, if the function only stores and updates entries, and return
+        whether it did. All values must be scalars: these alone show if an equal value was stored."""
         ways = _ways(self._writable, self._names, holder.owner)
         if not ways or not ways <= _STORING or self._is_guarded(holder):
             return False
@@ -485,7 +484,7 @@ class _Found:
         found: list[tuple[str, Callable[[], None]]] = []
         names = changed_keys(before, now)
         if "[]=" in ways and not before.keys() >= set(names):
-            return False  # a `defaultdict` has made what was updated
+            return False  # a `defaultdict` has made a new entry for the update
         for key in names:
             update = self._updates.get((id(holder.owner), holder.kind, key), _NONE)
             where = f"{holder.path}[{key!r:.40}]"
@@ -516,7 +515,7 @@ class _Found:
         differs = now is not before
         if not differs and (not ways or (not before and "clear" not in ways)):
             return
-        most = getattr(holder.owner, "maxlen", None)  # of a deque, which drops what is too much
+        most = getattr(holder.owner, "maxlen", None)  # a deque drops items beyond it
         only_grows = ways and ways <= _GROWING and (most is None or len(now) < most)
         begins = len(now) >= len(before) and all(a is b for a, b in zip(before, now, strict=False))
         if only_grows and begins and not self._is_guarded(holder):
@@ -534,7 +533,7 @@ class _Found:
             self.effects.append((holder.path, functools.partial(_refill, holder, makers)))
 
     def _maker(self, path: str, value: Any) -> Callable[[], Any]:
-        """What gives this value at each call; it is for this call alone where there is no such thing."""
+        """A function that gives this value at each call. Without one, the change is for this call only."""
         make = _side_effect_value_maker(value, self._snapshot.known)
         if make is None:
             self.once.append(path)
@@ -576,7 +575,7 @@ def _side_effect_value_maker(value: Any, known: Set[int]) -> Callable[[], Any] |
 
 
 def _stored(writable: Writable, updated: bool = False) -> Mapping[str, Set[str]]:
-    """The names that are stored, or `updated`, by kind."""
+    """The names that are stored with ``=``, and with an update if `updated`, by kind."""
     found: dict[str, set[str]] = {kind: set() for kind in KINDS}
     for (kind, name), ways in writable.ways.items():
         if "=" in ways or (updated and any(map(_is_operator, ways))):
@@ -598,14 +597,14 @@ def _names_of_containers(writable: Writable) -> dict[int, set[str]]:
 
 
 def _ways(writable: Writable, names: Mapping[int, set[str]], owner: Any) -> frozenset[str]:
-    """How the function writes to a container that it does nothing else with; none where it does not."""
+    """The ways in which the function writes to a container that it only writes to."""
     own = names.get(id(owner), ())
     ways = (writable.ways.get((kind, name), ()) for name in own for kind in KINDS)
     return frozenset(way for some in ways for way in some if way != "=")
 
 
 def _trace_values_within(path: str, value: Any, known: Set[int]) -> Iterator[tuple[str, Any]]:
-    """The tensors and symbols of a trace that an object leads to by others that were not there before."""
+    """The tensors and symbols of a trace that an object leads to through objects that are new."""
     ahead, seen = [(path, value)], set[int]()
     while ahead:
         path, value = ahead.pop()
@@ -625,7 +624,7 @@ def _trace_values_within(path: str, value: Any, known: Set[int]) -> Iterator[tup
 
 
 def _at(holder: _Stored, name: Any) -> Any:
-    """What is under a name, a key or a number."""
+    """The value under a name, a key or an index."""
     state = holder.read()
     if isinstance(state, tuple):
         return state[name] if name < len(state) else None

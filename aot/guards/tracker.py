@@ -1,8 +1,11 @@
-"""What the walk from a function does not come to, noted while Python of it runs.
+"""Guard tracker: collect guards for what only shows while the function runs.
 
-Modules that it gets under names that it computes, by `import_module` or `__import__`: each is walked from
-there and then, before anything is read of it. And code, where more is reached than can be looked through (a
-registry of all attentions there are, of which a model calls one): what is called is looked through first.
+In: functions, before and while they are traced. Out: guards, and the side effects of the run.
+
+Two things show only then. A function may import a module under a computed name, with `import_module` or
+`__import__`: the walk goes on from the module at once, before the function reads anything of it. And a
+function may reach more code than can be looked through, such as a registry of all attention functions of
+which a model calls one: then each function is looked through just before it is called.
 """
 
 from __future__ import annotations
@@ -33,23 +36,28 @@ from aot.tensors.version_counters import has_counter, version_of
 from aot.torch_internals import mode_stacks
 
 _Result = TypeVar("_Result")
-_now = threading.local()
+_thread = threading.local()
 _lock = threading.Lock()
 _running = 0
 
 
 class GuardTracker:
-    """What functions read besides their arguments, noted before they run and as they get modules.
-
-    Attributes:
-        roots: the functions, and the modules that they got.
-        changes: what they changed of that, when `tracking_run` is over.
-        changes_of_backward: what the backward changes that was recorded with them.
-        wrote: whether they had written to tensors when they raised, or may have.
+    """Collect what functions read besides their arguments, before they run and while they do.
 
     Args:
-        runs: whether `tracking_run` will be on whenever the functions run.
-        in_places: tells where tensors of the trace stand for the caller's when they have run, if some do.
+        roots: the functions.
+        runs: `tracking_run` will be on whenever the functions run.
+        in_places: gives (owner, name) of each place where a tensor of the trace stands for the caller's after
+            the run; None if there are none.
+
+    Attributes:
+        roots: the functions, and the modules that they imported.
+        changes: the side effects of the run, once `tracking_run` is over.
+        changes_of_backward: the side effects of the backward that was recorded with it.
+        wrote: the functions had written to tensors when they raised, or may have.
+
+    Raises:
+        UnsupportedOperation: the functions reach too much code, and `runs` is false.
     """
 
     def __init__(
@@ -65,7 +73,7 @@ class GuardTracker:
         self._entries: list[Guard] = []
         self._snapshot = Snapshot(of_backward=True)
         self._of_backward: Snapshot | None = None
-        self._stays = False  # what they have changed so far
+        self._stays = False  # their side effects so far are not undone
         self.changes = self.changes_of_backward = NO_SIDE_EFFECTS
         self._in_places = in_places
         self.wrote = in_places is not None
@@ -83,14 +91,14 @@ class GuardTracker:
 
     @property
     def guards(self) -> Guards:
-        """All that was noted so far."""
+        """The guards so far."""
         if self._guards is None:
             self._guards = self._walk.guards(self._entries)
         return self._guards
 
     @property
     def reachable_objects(self) -> ReachableObjects:
-        """What the walk has come to so far."""
+        """The objects that the walk has visited so far."""
         return self._walk.reachable_objects()
 
     @property
@@ -104,11 +112,11 @@ class GuardTracker:
 
     @property
     def attribute_names(self) -> AttributeNames:
-        """What the code that was looked through so far may read of tensors that are given to it."""
+        """The attributes of tensors that the code so far may read."""
         return self._walk.attribute_names
 
     def follow_attributes(self, tensors: Sequence[Tensor]) -> None:
-        """Look at what these tensors have under the names that are read, before the function runs."""
+        """Walk from the attributes of these tensors that the functions may read, before they run."""
         while True:
             before = self.attribute_names
             with _refused():
@@ -117,37 +125,38 @@ class GuardTracker:
                 return
 
     def reads_attribute(self, attributes: frozenset[str]) -> bool:
-        """Whether the code that was looked through so far reads one of these of anything."""
+        """Whether the code so far reads one of these attributes of any object."""
         return self._walk.names(attributes)
 
     @contextlib.contextmanager
     def tracking_run(self, again: bool = False) -> Iterator[None]:
-        """While the functions run in this thread: note which modules they get, and what they change.
+        """While it lasts, the functions run in this thread: track their imports, calls and side effects.
 
         Args:
-            again: whether they are run once more if they raise.
+            again: the functions are run once more if they raise, so their side effects are undone.
 
         Raises:
-            EscapedTensor: they have stored a tensor of the trace.
+            EscapedTensor: the functions have stored a tensor of the trace.
         """
-        before = getattr(_now, "noted", None)
-        _now.noted = self
-        watched = contextlib.nullcontext() if self._called is None else calls_traced(self._track_called_code)
+        before = getattr(_thread, "tracker", None)
+        _thread.tracker = self
+        called = self._called
+        call_trace = contextlib.nullcontext() if called is None else calls_traced(self._track_called_code)
         try:
             with (
                 self._tracking_changes(again),
                 _tracked_import_functions(),
-                watched,
+                call_trace,
                 contextlib.ExitStack() as self._types,
             ):
                 self._check_types()
                 yield
         finally:
             self._types = None
-            _now.noted = before
+            _thread.tracker = before
 
     def noting_input_writes(self, flat: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-        """The function; where it raises, it is noted whether it has written to its arguments by then."""
+        """Wrap the function so that `wrote` is set if it raises after it has written to its arguments."""
 
         def run(leaves: list[Any]) -> Any:
             tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor) and has_counter(leaf)]
@@ -161,10 +170,10 @@ class GuardTracker:
         return run
 
     def track_within_context(self, function: Callable[..., _Result], *args: Any) -> _Result:
-        """What a function returns, within which the others are `tracking_run`.
+        """Call a function that runs the tracked ones, in a copy of the context, and return its result.
 
-        The variables of the context that they set are set out here only if what they change stays: nothing
-        else lets one have no value again.
+        ContextVars that it sets are set in the caller's context only if the side effects stay. A ContextVar
+        that had no value cannot get back to none in any other way.
         """
         context = contextvars.copy_context()
         try:
@@ -185,8 +194,8 @@ class GuardTracker:
             self.undo_tracked_changes()
             raise
         except BaseException:
-            # What the function raises itself it raises in eager, where what it has changed by then stays.
-            # (But nothing is written to a tensor here, and some of that without the rest would be neither.)
+            # If the function raises, its side effects so far stay, as in eager. They are undone if it wrote
+            # to a tensor: the trace has not done that write, and half of the effects would be wrong.
             self._stays = not (again or self.wrote) and self._snapshot.may_effects_stay(
                 self._walk.collected_writable()
             )
@@ -201,7 +210,7 @@ class GuardTracker:
                     self._walk.collected_writable()
                 )
                 self._of_backward.put_back()
-                self._of_backward = None  # which knows tensors of the trace
+                self._of_backward = None  # it holds tensors of the trace
             self.changes = self._snapshot.undo_side_effects(self.changes)
         except BaseException:
             self.undo_tracked_changes()
@@ -212,10 +221,10 @@ class GuardTracker:
             self._guards = None
 
     def track_backward(self) -> None:
-        """What is changed from here on is changed by a backward.
+        """End the side effects of the forward; later ones belong to the backward.
 
         Raises:
-            EscapedTensor: a tensor of the trace has been stored.
+            EscapedTensor: the forward has stored a tensor of the trace.
         """
         places: dict[int, set[Any]] = {}
         for owner, name in () if self._in_places is None else self._in_places():
@@ -227,9 +236,9 @@ class GuardTracker:
         self._of_backward.extend(self._walk.collected_writable())
 
     def undo_tracked_changes(self) -> None:
-        """Let everything that the functions can change be as it was before `tracking_run`."""
+        """Restore everything that the functions can change to what it was before `tracking_run`."""
         self._stays = False
-        self._snapshot.put_back_settings()  # dispatch modes among them
+        self._snapshot.put_back_settings()  # before the rest, because dispatch modes are among them
         with mode_stacks.dispatch_modes_off():
             if self._of_backward is not None:
                 self._of_backward.put_back()
@@ -237,13 +246,13 @@ class GuardTracker:
             self._snapshot.put_back()
 
     def _check_types(self) -> None:
-        """Have type checks know fakes from now on, if the code that was looked through may make some."""
+        """Make checks of legacy types work for fakes from now on, if the code so far may make some."""
         if self._types is not None and self._walk.names_legacy_types():
             self._types.enter_context(checking_legacy_types())
-            self._types = None  # (once is enough)
+            self._types = None  # not a second time
 
     def _track_called_code(self, frame: types.FrameType) -> None:
-        """Code is about to run: note what it may read, if that has not been done."""
+        """Look through the code of a new frame before it runs, unless that has been done."""
         assert self._called is not None
         code = frame.f_code
         if code in self._called or code in self._libraries:
@@ -260,26 +269,26 @@ class GuardTracker:
         self._check_types()
 
     def _extend(self) -> None:
-        """Take in what the walk has come to."""
+        """Add the objects that the walk has visited to the snapshots."""
         writable = self._walk.collected_writable()
         self._snapshot.extend(writable)
         if self._of_backward is not None:
             self._of_backward.extend(writable)
 
     def track_module_got(self, module: types.ModuleType) -> None:
-        """A module was got.
+        """Walk from a module that the function has imported.
 
         Raises:
-            UnsupportedOperation: its code reads what the function has written to before, perhaps.
+            UnsupportedOperation: the module's code reads a name that the function may have written to.
         """
         if self._walk.reached(module):
             return
         self.roots.append(module)
         self._guards = None
         name = module.__name__
-        how = f"the function gets the module {name} under a name that it computes, whose code"
+        reader = f"the function gets the module {name} under a name that it computes, whose code"
         with mode_stacks.dispatch_modes_off(), _refused():
-            self._walk.collect(module, late=how)
+            self._walk.collect(module, reader=reader)
             self._extend()
         self._check_types()
         if sys.modules.get(name) is module:
@@ -297,26 +306,26 @@ def _refused() -> Iterator[None]:
 def _tracked_import(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def get(*args: Any, **kwargs: Any) -> Any:
-        noted = getattr(_now, "noted", None)
-        if noted is None:
+        tracker = getattr(_thread, "tracker", None)
+        if tracker is None:
             return original(*args, **kwargs)
-        _now.noted = None  # what modules get while they are loaded is theirs
+        _thread.tracker = None  # imports of a module while it is loaded are not the function's
         try:
             module = original(*args, **kwargs)
         finally:
-            _now.noted = noted
+            _thread.tracker = tracker
         if isinstance(module, types.ModuleType) and not is_library(module.__name__):
             frame: Any = sys._getframe(1)
             while frame.f_globals.get("__name__") in ("importlib", "pkgutil"):
                 frame = frame.f_back
             if not is_library(frame.f_globals.get("__name__")):
-                noted.track_module_got(module)
+                tracker.track_module_got(module)
         return module
 
     return get
 
 
-# (`import_module` calls the first, under whatever name it is called itself.)
+# `import_module` calls the first, so calls of it under another name are seen too.
 _REPLACED: tuple[tuple[Any, str], ...] = (
     (vars(importlib)["_bootstrap"], "_gcd_import"),
     (builtins, "__import__"),
@@ -325,7 +334,7 @@ _REPLACED: tuple[tuple[Any, str], ...] = (
 
 @contextlib.contextmanager
 def _tracked_import_functions() -> Iterator[None]:
-    """The functions that import, replaced while any thread traces."""
+    """While it lasts in any thread, the functions that import are replaced by tracked ones."""
     global _running
     with _lock:
         _running += 1

@@ -1,9 +1,8 @@
-"""What holds the state of a Python program: variables under names, contents of containers, states of
-iterators and generators.
+"""Variables: read, compare and restore the state of Python objects that a function may change.
 
-In: an object that a function may change. Out: its `Holder`s. Each reads the state as a value, tells whether
-it has changed since, and writes it back.
-Invariant: nothing here calls code of the user's: a container is read and written past what its class says.
+In: an object. Out: its `Holder`s, for variables, entries of containers, memory, iterators and generators. A
+holder reads the state as a value, tells if it has changed, and writes it back.
+Invariant: nothing here calls the user's code; containers are read and written with the builtin methods.
 """
 
 from __future__ import annotations
@@ -40,49 +39,49 @@ class Holder(Protocol):
 
     Attributes:
         path: how the function gets to the object.
-        owner: what guards look into, which is the object or what it keeps its variables in.
+        owner: the object that guards look into: the object itself, or the namespace of its variables.
     """
 
     path: str
     owner: Any
 
     def read(self) -> Any:
-        """The state as it is."""
+        """The present state."""
 
     def differs(self, before: Any) -> bool:
-        """Whether the state is another one than this."""
+        """Whether the present state differs from this."""
 
     def write(self, before: Any) -> bool:
-        """Put a state back; whether that could be done."""
+        """Restore a state. Returns whether that was possible."""
 
 
 class Variables:
-    """Variables under names; a state maps names to values.
+    """Variables with names; a state maps names to values.
 
     Args:
-        owner: what guards of these variables look into.
+        owner: the object that guards of these variables look into.
     """
 
     kind = GuardKind.ENTRY
-    named = "attributes"  # which of `bytecode.KINDS` code means that stores to them
+    named = "attributes"  # the one of `bytecode.KINDS` by which code stores to them
 
     def __init__(self, path: str, owner: Any) -> None:
         self.path = path
         self.owner = owner
 
     def where(self, name: str) -> str:
-        """How one would write a variable."""
+        """The path of a variable, as a user would write it."""
         return f"{self.path}.{name}" if self.path else name
 
     def read(self) -> dict[str, Any]:
         return dict(self.owner)
 
     def store(self, name: str, value: Any) -> None:
-        """Let a variable be this."""
+        """Set a variable."""
         self.owner[name] = value
 
     def delete(self, name: str) -> None:
-        """Take a variable away."""
+        """Delete a variable."""
         self.owner.pop(name, None)
 
     def differs(self, before: Mapping[str, Any]) -> bool:
@@ -98,7 +97,7 @@ class Variables:
 
 
 class ModuleVariables(Variables):
-    """Those of a module or of a function's globals. What is imported while a function runs stays."""
+    """The variables of a module or of a function's globals. Modules that the function imports stay."""
 
     named = "names"
 
@@ -115,7 +114,7 @@ class ModuleVariables(Variables):
 
 
 class ClassVariables(ModuleVariables):
-    """Those of a class."""
+    """The variables of a class."""
 
     named = "attributes"
 
@@ -132,7 +131,7 @@ class ClassVariables(ModuleVariables):
 
 
 class Slots(Variables):
-    """Those of an instance that are in no namespace."""
+    """The slots of an instance."""
 
     kind = GuardKind.ATTRIBUTE
 
@@ -160,7 +159,7 @@ class Slots(Variables):
 
 
 class TensorAttributes(Variables):
-    """The Python attributes that a tensor was given: not what torch, or a wrapper subclass, keeps there."""
+    """The attributes that users set on a tensor, without those of torch or of a wrapper subclass."""
 
     def __init__(self, path: str, tensor: Tensor) -> None:
         super().__init__(path, vars(tensor))
@@ -180,7 +179,7 @@ class TensorAttributes(Variables):
 
 
 class Gradient(Slots):
-    """The gradient that a leaf holds."""
+    """The `.grad` of a leaf."""
 
     kind = GuardKind.GRADIENT
 
@@ -233,11 +232,11 @@ class Context(Variables):
     def write(self, before: Mapping[str, Any]) -> bool:
         if "" in before:
             self.owner.set(before[""])
-        return True  # (It has no value again where this context is left.)
+        return True  # without a value before, it has none again when this context is left
 
 
 class LocalVariables(Variables):
-    """Those that the thread has which calls."""
+    """The calling thread's variables of a `threading.local`."""
 
     kind = GuardKind.LOCAL
 
@@ -255,7 +254,7 @@ class LocalVariables(Variables):
 
 
 class Entries:
-    """What a dict holds; a state is a dict."""
+    """The entries of a dict; a state is a dict."""
 
     kind = GuardKind.ENTRIES
 
@@ -277,12 +276,12 @@ class Entries:
         return True
 
     def store(self, key: Any, value: Any) -> None:
-        """Let an entry be this."""
+        """Set an entry."""
         self._own.__setitem__(self.owner, key, value)
 
 
 class Items:
-    """What a list, a deque or a set holds; a state is a tuple."""
+    """The items of a list, a deque or a set; a state is a tuple."""
 
     kind = GuardKind.ITEMS
 
@@ -305,11 +304,11 @@ class Items:
 
     @property
     def is_list(self) -> bool:
-        """Whether items have numbers that one stores to."""
+        """Whether the items can be set by their index."""
         return self._own is list
 
     def store(self, number: int, value: Any) -> None:
-        """Let an item of a list be this."""
+        """Set an item of a list."""
         self._own.__setitem__(self.owner, number, value)
 
     def extend(self, items: tuple[Any, ...]) -> None:
@@ -318,7 +317,7 @@ class Items:
 
 
 class Memory:
-    """What an array or a `bytearray` holds; a state has its bytes."""
+    """The bytes of an array or a `bytearray`; a state is (what guards compare, the bytes)."""
 
     kind = GuardKind.BYTES
 
@@ -327,9 +326,9 @@ class Memory:
         self.owner = owner
 
     def read(self) -> tuple[object, bytes]:
-        """What guards know it by, and the bytes."""
-        told = contents(self.owner)
-        return told, told[2]
+        """The value that guards compare, and the bytes."""
+        content = contents(self.owner)
+        return content, content[2]
 
     def differs(self, before: tuple[object, bytes]) -> bool:
         return bool(contents(self.owner) != before[0])
@@ -346,7 +345,7 @@ class Memory:
 
 
 class Objects:
-    """What an array of numpy's holds whose elements are objects; a state is a tuple."""
+    """The elements of a numpy array of objects; a state is a tuple."""
 
     kind = GuardKind.BYTES
 
@@ -372,7 +371,7 @@ class Objects:
 
 
 class Queued:
-    """What is in a queue; a state is a tuple."""
+    """The items of a queue; a state is a tuple."""
 
     kind = GuardKind.STATE
 
@@ -416,7 +415,7 @@ class Queued:
 
 
 class State:
-    """Where an iterator is, what a random generator draws next."""
+    """The position of an iterator, or the next draws of a random generator."""
 
     kind = GuardKind.STATE
 
@@ -425,7 +424,7 @@ class State:
         self.owner = owner
 
     def read(self) -> tuple[object, Any]:
-        """What tells two states apart, and what sets one."""
+        """A value that tells states apart, and a value that restores the state, or None if nothing does."""
         return state_of(self.owner), self._settable_state()
 
     def differs(self, before: tuple[object, Any]) -> bool:
@@ -466,8 +465,8 @@ class State:
         if isinstance(owner, numpy.random.BitGenerator):
             return owner.state
         if type(owner) in _ITERATORS:
-            told = owner.__reduce__()
-            return told[2] if len(told) == 3 else None
+            reduced = owner.__reduce__()
+            return reduced[2] if len(reduced) == 3 else None
         return None
 
 
@@ -476,7 +475,7 @@ _ITERATORS = tuple(type(iter(one)) for one in _ITERATED)
 
 
 class Memo:
-    """What ``functools.lru_cache`` keeps for a function; a state is what it has computed, and how often."""
+    """The cache of a ``functools.lru_cache``; a state is (number of misses, keys and results)."""
 
     def __init__(self, path: str, owner: Any) -> None:
         self.path = path
@@ -489,11 +488,11 @@ class Memo:
         return bool(self.owner.cache_info().misses != before[0])
 
     def write(self, before: tuple[int, list[Any]]) -> bool:
-        self.owner.cache_clear()  # nothing else takes out what is in there
+        self.owner.cache_clear()  # there is no way to remove single entries
         return not before[1]
 
     def _kept(self) -> list[Any]:
-        """Keys and results. (Those of a bounded one are what the wrapper itself refers to.)"""
+        """Keys and results. The wrapper of a bounded cache refers to them itself."""
         own = (self.owner.__dict__, self.owner.__wrapped__)
         found = [one for one in gc.get_referents(self.owner) if not any(one is part for part in own)]
         if self.owner.cache_parameters()["maxsize"] is None:
@@ -511,7 +510,7 @@ def _is_same(before: Mapping[Any, Any], now: Any) -> bool:
 
 
 def changed_keys(before: Mapping[Any, Any], now: Mapping[Any, Any]) -> list[Any]:
-    """The keys that do not lead to what they led to: those that are gone first."""
+    """The keys whose value has changed: first those that are gone, then new and changed ones."""
     gone = [key for key in before if key not in now]
     return gone + [key for key, value in now.items() if before.get(key, MISSING) is not value]
 
@@ -519,10 +518,10 @@ def changed_keys(before: Mapping[Any, Any], now: Mapping[Any, Any]) -> list[Any]
 def variable_holders_of(
     path: str, value: Any, space_of: Mapping[type, Mapping[str, Any]]
 ) -> Iterator[Holder]:
-    """What holds the state of an object.
+    """The holders of an object's state.
 
     Args:
-        space_of: the namespaces of classes, as guards know them.
+        space_of: the namespaces of classes that guards look into.
     """
     kind = type(value)
     if isinstance(value, types.FunctionType):
@@ -554,7 +553,7 @@ def variable_holders_of(
     elif isinstance(value, SEQUENCES):
         yield Items(path, value)
     elif isinstance(value, Tensor):
-        if value.is_leaf:  # of others it is no state, and torch warns
+        if value.is_leaf:  # torch warns when the `.grad` of another tensor is read
             yield Gradient(path, value)
         yield TensorAttributes(path, value)
         return
@@ -605,7 +604,7 @@ _RECORDS = ("types", "argparse", "collections")
 
 
 def _nested_containers(path: str, value: Any, seen: set[int]) -> Iterator[Holder]:
-    """Containers that an object of torch's keeps (the state of an optimizer)."""
+    """The containers in an object of torch's, such as the state of an optimizer."""
     if id(value) in seen or not isinstance(value, (dict, list, deque, set, tuple)):
         return
     seen.add(id(value))

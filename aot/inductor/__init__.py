@@ -1,4 +1,14 @@
-"""Inductor as a compiler of graphs, and what keeps it from computing some of them wrongly."""
+"""Inductor as a compiler of graphs.
+
+In: an `fx.GraphModule` of this compiler. Out: a boxed callable. Before Inductor gets a graph, it is traced
+once more with Inductor's decompositions. That trace also changes what Inductor would compute otherwise than
+eager:
+
+- `workarounds`: finds nodes that need copies or must keep their layout.
+- `opaque_calls`: calls that Inductor must not decompose.
+
+Invariant: the callable's results have the strides of the graph, and it draws eager's random numbers.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +47,8 @@ from aot.torch_internals import (
     torch_fakes,
 )
 
-# What Inductor's configuration says of stages that are not run here, or of results that would not be eager's:
-# the one value that each of these may have, and why.
+# Settings of Inductor for stages that do not run here, or that would make results other than eager's. Each
+# has the only value that it may have, and the reason.
 _PASSES = "passes over joint graphs and before autograd are not run"
 _FIXED: Mapping[str, tuple[Any, str]] = {
     "triton.cudagraphs": (False, "results of a CUDA graph are overwritten by its next run"),
@@ -56,10 +66,10 @@ _FIXED: Mapping[str, tuple[Any, str]] = {
     "selective_decompose": (False, "every operation that Inductor decomposes is decomposed"),
 }
 
-# Of uint8 they are uint8, where Inductor computes booleans.
+# Their result for uint8 is uint8, but Inductor computes booleans.
 _JUDGES = {*op_queries.overloads(torch.ops.aten.any), *op_queries.overloads(torch.ops.aten.all)}
-# Its kernels for a CPU compute them with an error that is small beside 1, and not beside small results (of
-# `erfinv`, at the ends): pytorch issues 198183, 198133 and 189803.
+# Inductor's CPU kernels for these have an error that is small relative to 1, but not relative to small
+# results (for `erfinv`, near -1 and 1): pytorch issues 198183, 198133 and 189803.
 _CRUDE = {
     torch.ops.aten.atanh.default,
     torch.ops.aten.celu.default,
@@ -79,7 +89,7 @@ class Inductor:
     """Inductor as a compiler of forward, backward and inference graphs.
 
     Attributes:
-        settings: what of its configuration is set while it compiles.
+        settings: settings of Inductor's configuration that hold while it compiles.
 
     Example:
         >>> inductor = Inductor.configured()
@@ -96,11 +106,13 @@ class Inductor:
         """Inductor with the mode and options of `torch.compile`, and with eager's random numbers.
 
         Args:
-            cuda: whether a CUDA device may be used. Without one Inductor captures no CUDA graphs, whatever
-                a mode (``"reduce-overhead"``, ``"max-autotune"``) says.
+            mode, options: as for `torch.compile`.
+            cuda: a CUDA device may be used. Without one Inductor captures no CUDA graphs, although a mode
+                (``"reduce-overhead"``, ``"max-autotune"``) asks for them.
 
         Raises:
-            UnsupportedOption: an option that Inductor does not know, or one of stages that are not run here.
+            UnsupportedOption: Inductor does not know an option, or an option must have another value here
+                (`_FIXED`).
         """
         try:
             settings = inductor_api.resolve_settings(mode, options)
@@ -118,7 +130,7 @@ class Inductor:
                 )
         known = inductor_api.option_names()
         fixed = {name: value for name, (value, _) in _FIXED.items() if name in known}
-        return cls({**settings, **fixed})  # whatever is set otherwise in the process
+        return cls({**settings, **fixed})  # `fixed` overrides what is set in the process
 
     def forward(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         """Compile the forward graph of a call that has a backward."""
@@ -147,28 +159,28 @@ class Inductor:
         lowering = _Lowering(module)
         literals = [node.meta["val"] for node in lowering.literals.values()]
         inputs = [*example_inputs, *literals]
-        if _has_loops(module):  # whose results have as many rows as they make turns
+        if _has_loops(module):  # a loop's results may have a row for each iteration
             inputs = symbolic_shapes.unbacked_fakes_like(inputs)
         table = inductor_api.decomposition_table(self.settings)
         graph = inductor_api.decompose(lowering.function, inputs, table)
-        if writes_within(graph.graph):  # what an operation is made of does
+        if writes_within(graph.graph):  # a decomposition may write to its own tensors
             functional = torch.func.functionalize(graph, remove="mutations")
             graph = inductor_api.decompose(functional, inputs, table)
         (wanted,), (output,) = (m.graph.find_nodes(op="output") for m in (module, graph))
         draws = [node for node in graph.graph.nodes if is_random_node(node)]
-        # Inductor takes away draws that nobody reads.
+        # Inductor removes draws that nobody reads, so each one is a result.
         output.args = ((*output.args[0], *_unread_draws(draws)),)
         results = output.args[0]
-        # Inductor chooses how other results lie.
+        # Inductor chooses the strides of results that are not listed here.
         output.meta["user_visible_output_idxs"] = [i for i, r in enumerate(results) if isinstance(r, fx.Node)]
         donated = module.meta.get("donated", ())
-        graph.meta["donated"] = donated  # a part of the key in Inductor's cache, which does not know of it
+        graph.meta["donated"] = donated  # a part of the key in Inductor's cache, which ignores donated inputs
         settings = dict(self.settings)
         multiply_alpha_first(graph.graph)
         if insert_copies(graph.graph) or does_layout_matter_to_inductor(graph.graph):
             settings["pattern_matcher"] = False
         acts = sum(node.target is higher_order_ops.WITH_EFFECTS for node in graph.graph.nodes)
-        if len(draws) > 1 or acts > 1:  # which are in an order
+        if len(draws) > 1 or acts > 1:  # their order must stay
             settings |= {"reorder_for_locality": False, "reorder_for_peak_memory": False}
         called, _, _ = get_aot_compilation_context()
         static = [*static_inputs(module), *range(len(example_inputs), len(inputs))]  # and the constants
@@ -176,7 +188,7 @@ class Inductor:
         compiled, strides = inductor_api.compile_graph(
             graph, inputs, which, settings, donated, static, called, opaque
         )
-        # (It tells strides of the call that was traced.)
+        # Inductor gives the strides for the call that was traced.
         wrong = {
             i: node.meta["val"].stride()
             for i, (node, given) in enumerate(zip(wanted.args[0], strides, strict=False))
@@ -194,8 +206,10 @@ def _has_loops(module: fx.GraphModule) -> bool:
 
 
 def _check_inductor_sizes(module: fx.GraphModule) -> None:
-    """Refuse an operation that has as many results as values say and does not tell torch so (of 2.11), where
-    Inductor takes it to have one."""
+    """Refuse `aten._unique` below torch 2.12, where it lacks the tag for data-dependent shapes.
+
+    Inductor then takes the number of its results for one.
+    """
     if torch.Tag.dynamic_output_shape not in _UNIQUE.tags and module.graph.find_nodes(
         op="call_function", target=_UNIQUE
     ):
@@ -206,10 +220,12 @@ def _check_inductor_sizes(module: fx.GraphModule) -> None:
 
 
 def _check_inductor_floats(module: fx.GraphModule, which: str) -> None:
-    """Refuse a forward whose backward would be given a float that depends on values: Inductor takes none.
+    """Refuse a forward that computes a float from values, because its backward may take it as an input.
+
+    Inductor takes no float inputs.
 
     Raises:
-        DataDependentValue: there is one.
+        DataDependentValue: the graph computes such a float.
     """
     numbers = (one for node in module.graph.nodes for one in node.meta.get(DATA_NUMBERS, ()))
     if which == "forward" and any(isinstance(one.value, torch.SymFloat) for one in numbers):
@@ -220,7 +236,7 @@ def _check_inductor_floats(module: fx.GraphModule, which: str) -> None:
 
 
 def _inductor_graph_with_tokens(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph, in which tokens say in which order that happens which is seen outside."""
+    """A copy of the graph in which tokens order the external effects."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     thread_tokens(graph, lifted=False)
@@ -230,10 +246,11 @@ def _inductor_graph_with_tokens(module: fx.GraphModule) -> fx.GraphModule:
 
 
 class _Lowering(fx.Interpreter):
-    """Runs a graph for a tracer that makes one of it that Inductor takes.
+    """Runs a graph under a tracer, which records the graph that Inductor gets.
 
     Attributes:
-        literals: its constants by name; they are inputs here, after the graph's.
+        literals: the graph's tensor constants by name. They are inputs of the recorded graph, after the
+            others.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -242,7 +259,7 @@ class _Lowering(fx.Interpreter):
         attributes = module.graph.find_nodes(op="get_attr")
         self.literals = {str(node.target): node for node in attributes if "val" in node.meta}
         self._zeros = _zeros_without_memory(module.graph)
-        self._numbers: dict[Any, Any] = {}  # those that it is given, by their symbols
+        self._numbers: dict[Any, Any] = {}  # the inputs that are numbers, by their symbols
         self._given: dict[str, Any] = {}
         self._drawn: list[torch.Tensor] = []
 
@@ -255,7 +272,7 @@ class _Lowering(fx.Interpreter):
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         function = getattr(self.module, target)
-        if isinstance(function, fx.GraphModule):  # (which has no literals of its own)
+        if isinstance(function, fx.GraphModule):  # an inner graph has no literals of its own
             return _Lowering(function).function
         return self._given[target]
 
@@ -267,26 +284,29 @@ class _Lowering(fx.Interpreter):
         return super().call_function(target, args, kwargs)
 
     def run_node(self, node: fx.Node) -> Any:
-        """Restore the strides that the graph has: it takes views by them."""
+        """Run a node, and give its result the strides that it has in the graph, because views depend on them.
+
+        A node that Inductor would compute otherwise than eager becomes an opaque call.
+        """
         known = node.meta.get("val")
         if DATA_NUMBERS in node.meta:
             return self._run_with_data_sizes(node, known)
         if node.op == "placeholder" and isinstance(known, torch.SymInt):
             self._numbers[symbolic_shapes.original_expression(known)] = value = super().run_node(node)
             return value
-        # (Inductor computes some draws otherwise than eager, and reads too early what others draw into. Its
-        # code runs in no grad mode.)
-        if is_random_node(node):  # (Inductor makes what does not depend on each other in any order.)
+        # Inductor computes some draws otherwise than eager, and reads too early what others draw into. It
+        # runs independent operations in any order, so each draw depends on the draw before.
+        if is_random_node(node):
             result = self._whole(node, after=self._drawn)
             values, _ = pytree.tree_flatten(result)
             self._drawn = [value for value in values if isinstance(value, torch.Tensor)][:1]
             return result
         if node.target is call_with_grad or _is_empty_complex(node) or _is_complex_scatter(node):
             return self._whole(node)
-        # (Decompositions of operations that are given `out=` do not take it.)
+        # Decompositions of operations with `out=` do not accept it.
         if _mutates_keyword_argument(node):
             return self._whole(node)
-        # (Its sizes are known because all is that it reads.)
+        # Here the sizes are known, because everything that the operation reads is known.
         if (
             isinstance(node.target, op_queries.OpOverload)
             and torch.Tag.dynamic_output_shape in node.target.tags
@@ -303,13 +323,13 @@ class _Lowering(fx.Interpreter):
             return self.call_function(node.target, (judged.bool(), *how), named).to(torch.uint8)
         try:
             result = super().run_node(node)
-        # (Decompositions divide by the number of elements, or read an index from a tensor.)
+        # Some decompositions divide by the number of elements, or read an index from a tensor.
         except (ArithmeticError, torch_fakes.DataDependentOutputException):
             return self._whole(node)
         return _restore_known_strides(result, known) if node.op == "call_function" else result
 
     def _run_with_data_sizes(self, node: fx.Node, known: Any) -> Any:
-        """Run an operation that Inductor has symbols of its own for the sizes of, and say what is known."""
+        """Run an operation whose result has data-dependent sizes, and equate Inductor's symbols with ours."""
         result = super().run_node(node)
         for one, other in zip(*(pytree.tree_flatten(value)[0] for value in (result, known)), strict=True):
             for size, wanted in zip(*(numbers_of(value) for value in (one, other)), strict=True):
@@ -326,8 +346,11 @@ class _Lowering(fx.Interpreter):
 
 
 def _is_empty_complex(node: fx.Node) -> bool:
-    """Whether it computes complex numbers, and none: what Inductor views as real ones must be dense, which
-    what has no elements need not be."""
+    """Whether a node computes a complex tensor without elements.
+
+    Inductor views complex tensors as real ones, for which they must be dense. A tensor without elements need
+    not be dense.
+    """
     known = node.meta.get("val")
     return (
         isinstance(known, torch.Tensor)
@@ -339,30 +362,37 @@ def _is_empty_complex(node: fx.Node) -> bool:
 
 
 def _is_complex_scatter(node: fx.Node) -> bool:
-    """Whether it puts complex numbers into a copy. Inductor has ATen write to a view of that, and does not
-    know that it was written to: it is read too early as another view."""
+    """Whether a node scatters complex numbers into a copy.
+
+    Inductor lets ATen write to a view of the copy, and does not know of the write. So it reads another view
+    of the copy too early.
+    """
     known = node.meta.get("val")
     return node.target in SCATTERS and isinstance(known, torch.Tensor) and known.is_complex()
 
 
 def _mutates_keyword_argument(node: fx.Node) -> bool:
-    """Whether it is an operation that writes to arguments which are given by name."""
+    """Whether a node calls an operation that writes to keyword arguments."""
     written = node.args[1] if node.target is call_on_clones else ()
     return isinstance(written, (tuple, list)) and any(isinstance(name, str) for name in written)
 
 
 def _batch_norm(op: Any, written: Any, args: Sequence[Any], kwargs: Any) -> tuple[Any, ...]:
-    """The results of a batch norm that trains, and the new statistics."""
+    """The results of a batch norm in training mode, and the new running statistics."""
     *results, mean, variance = torch.ops.aten._native_batch_norm_legit_functional(*args)
     if len(op._schema.returns) > len(results):
-        results.append(args[0].new_zeros((0,), dtype=torch.uint8))  # what cuDNN keeps for its backward
+        results.append(args[0].new_zeros((0,), dtype=torch.uint8))  # cuDNN's reserve for its backward
     return (*results, mean, variance)
 
 
 def _lowered_custom_operator(
     op: Any, written: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Any, ...]:
-    """The results of a custom operator that writes to its arguments, and what it would leave in these."""
+    """The results of a custom operator that writes to its arguments, and the new values of these.
+
+    Raises:
+        UnsupportedOperation: the operator returns an alias of an argument, or gets a list with None in it.
+    """
     if any(returned.alias_info is not None for returned in op._schema.returns):
         raise errors.UnsupportedOperation(
             f"{op} returns what it writes to, which Inductor does not take; let it return nothing, or use "
@@ -385,10 +415,11 @@ def _lowered_custom_operator(
 
 
 def _zeros_without_memory(graph: fx.Graph) -> set[fx.Node]:
-    """What ATen knows to be zeros, and gives no memory: views of it, products with it whatever the factor.
+    """The nodes whose value is a zero tensor without memory (`torch._efficientzerotensor`) in ATen.
 
-    (Derivatives of `sgn` and others begin with such. Inductor takes them for tensors like any other. The
-    rules are what ATen's operations do with `torch._efficientzerotensor`.)
+    These are views of a zero tensor, and products with one for any factor, also NaN. Derivatives of `sgn` and
+    others begin with a zero tensor. Inductor treats it like any other tensor. The rules here are those of
+    ATen's operations.
     """
     zeros: set[fx.Node] = set()
     for node in graph.nodes:
@@ -407,20 +438,20 @@ def _zeros_without_memory(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _restore_known_strides(result: Any, known: Any) -> Any:
-    """A result, or several, with the strides of those that were recorded."""
+    """A result, or a tuple of results, with the strides of the recorded ones."""
     if isinstance(known, (tuple, list)) and isinstance(result, (tuple, list)):
         return tuple(_restore_known_strides(*pair) for pair in zip(result, known, strict=True))
     if not isinstance(known, torch.Tensor) or not isinstance(result, torch.Tensor):
         return result
     if _lies(result, known.stride()):
         return result
-    if result.is_complex():  # which Inductor lays out by a copy that leaves no gaps
+    if result.is_complex():  # Inductor would restride it by a copy without gaps
         return call_opaque(_laid_out, [result, list(known.stride())], {}, known)
     return inductor_api.restride(result, known.stride())
 
 
 class _LaidOut:
-    """Copies a tensor to one of other strides, gaps and all. (Its name is part of a cache's key.)"""
+    """Copies a tensor to other strides, also with gaps. Its `repr` is part of a key in Inductor's cache."""
 
     def __call__(self, value: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
         copy = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
@@ -434,13 +465,13 @@ _laid_out = _LaidOut()
 
 
 def _lies(value: Any, stride: Sequence[int]) -> bool:
-    """Whether the elements of `value` lie as in a tensor with these strides."""
+    """Whether a tensor has these strides, apart from those that mean nothing (size 1, or no elements)."""
     shape, strides, others = with_hints((tuple(value.shape), value.stride(), tuple(stride)))
     return 0 in shape or all(n == 1 or a == b for n, a, b in zip(shape, strides, others, strict=True))
 
 
 def _unread_draws(draws: Sequence[fx.Node]) -> list[fx.Node]:
-    """A value of each draw of which none is read."""
+    """One result of each draw that nobody reads."""
     values = []
     for node in draws:
         if not node.users:
@@ -461,11 +492,17 @@ def _completed_inductor_call(
     wrong: Mapping[int, tuple[Any, ...]],
     unread: int,
 ) -> Compiled:
-    """The same, given the constants, with results at some positions laid out with other strides (numbers of
-    `example_inputs`, where they are symbols), and without the last ones, which are `unread`.
+    """Wrap Inductor's callable so that it does what the graph does.
 
-    Where it is given zeros without memory, which kernels cannot read, and of which ATen knows more than that
-    they are zeros, `module` runs as it is.
+    If an input is a zero tensor without memory, `module` itself runs: kernels cannot read such a tensor, and
+    ATen has special rules for it.
+
+    Args:
+        compiled: Inductor's callable.
+        module, example_inputs: the graph and its inputs in the trace, whose symbols may be in strides.
+        constants: appended to the inputs.
+        wrong: strides of results, by position, that Inductor's differ from. These results are copied.
+        unread: how many results at the end are dropped.
     """
     symbolic = has_symbols(tuple(wrong.values()))
 

@@ -1,8 +1,8 @@
-"""Calls that Inductor leaves as they are, as operations of their own.
+"""Opaque calls: calls that Inductor does not decompose, as operators of their own.
 
-In: a function, and the arguments of a call. Out: an operation of tensors and numbers that makes this call, in
-the namespace ``aot_whole``. Inductor knows nothing of it, so it neither takes it apart nor computes it
-otherwise, and gives it tensors with the strides that the graph has.
+In: a function, and the arguments of a call. Out: the results of an operator in the namespace ``aot_whole``,
+which takes tensors and numbers and makes this call. Inductor has no rule for the operator. So it does not
+decompose it, and gives it tensors with the strides of the graph.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TAGS = (torch.Tag.nondeterministic_seeded, torch.Tag.needs_exact_strides)
 
 
 def is_opaque(target: Any) -> bool:
-    """Whether a node with this target makes such a call."""
+    """Whether a node with this target makes an opaque call."""
     return isinstance(target, op_queries.OpOverload) and target.namespace == NAMESPACE
 
 
@@ -50,13 +50,16 @@ def call_opaque(
     known: Any,
     after: Sequence[Tensor] = (),
 ) -> Any:
-    """Call a function, which may draw random numbers, by an operation of its own. On fake tensors its results
-    are like `known`; where symbols are in the sizes of that, it is run on them.
+    """Call a function by an operator of its own, which is made for this call. It may draw random numbers.
+
+    For fake tensors the operator returns fakes like `known`. If sizes of `known` have symbols, it runs the
+    function on the fakes.
 
     Args:
+        function: the function.
         args, kwargs: tensors, numbers and constants, or containers of them.
-        known: what it returned where it was traced: a tensor, or a tuple of tensors and constants.
-        after: results of calls that have to be made before; they are not read.
+        known: the result in the trace: a tensor, or a tuple of tensors and constants.
+        after: results of calls that must run before; they are not read.
 
     Example:
         >>> call_opaque(torch.rand, [2], {}, torch.empty(2)).shape
@@ -86,7 +89,7 @@ def call_opaque(
         shapes = []
 
     def imagine(tensors: Sequence[Tensor], numbers: Sequence[int]) -> list[Tensor]:
-        # (Where it was traced kernels were asked for strides; of fakes a meta kernel has an opinion.)
+        # The strides in the trace are those of kernels; a meta kernel might give others.
         if not shapes:
             return call(tensors, numbers)
         return [

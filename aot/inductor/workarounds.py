@@ -1,4 +1,7 @@
-"""What of a graph Inductor would compute wrongly: where that shows, and what keeps it from doing so."""
+"""Workarounds: find nodes of a graph that Inductor would compute wrongly, and change the graph around them.
+
+In: the decomposed graph. Out: the same graph with copies, or the answer that the pattern matcher must be off.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +16,21 @@ from aot.ops.classify import is_written
 from aot.tensors.symbolic_sizes import with_hints
 from aot.torch_internals import higher_order_ops, inductor_api, op_queries
 
-# What counts offsets from the beginning of a storage, or shows bytes as another dtype.
+# Operations that count offsets from the beginning of a storage, or show bytes as another dtype.
 _BY_MEMORY = {
     torch.ops.aten.as_strided.default,
     torch.ops.aten.as_strided_scatter.default,
     torch.ops.aten.view.dtype,
 }
 
-# What is computed as a write to views of a copy.
+# Operations that Inductor computes as a write to a view of a copy.
 SCATTERS = {
     torch.ops.aten.as_strided_scatter.default,
     torch.ops.aten.diagonal_scatter.default,
     torch.ops.aten.select_scatter.default,
     torch.ops.aten.slice_scatter.default,
 }
-# What may be computed as a write to an argument that is not read any more.
+# Operations that Inductor may compute as a write to their argument, if that is not read afterwards.
 _MAY_WRITE = SCATTERS | {
     op
     for packet in (
@@ -38,23 +41,25 @@ _MAY_WRITE = SCATTERS | {
     )
     for op in op_queries.overloads(packet)
 }
-# What is so computed even where another argument is a part of that one, and read meanwhile.
+# Operations that it computes so although another argument is a part of that one, and is read meanwhile.
 _INDEXED = {
     op
     for packet in (torch.ops.aten.index_put, torch.ops.aten._unsafe_index_put)
     for op in op_queries.overloads(packet)
 }
-# Views that ATen makes, of which Inductor takes it that they are aligned.
+# Views that ATen makes, which Inductor takes to be aligned.
 _RETYPED = {torch.ops.aten.view.dtype, torch.ops.aten.view_as_complex.default}
 
 
-# A sum with one of these becomes one operation, which knows no `alpha` of the sum.
+# A sum with one of these becomes one operation, which drops the `alpha` of the sum.
 _PRODUCTS = {torch.ops.aten.mm.default}
 
 
 def multiply_alpha_first(graph: fx.Graph) -> None:
-    """Multiply with the `alpha` of a sum before it, where one operand is a matrix product: Inductor makes
-    ``addmm`` of such a sum, and drops its `alpha`."""
+    """Multiply by the `alpha` of a sum before the sum, if an operand is a matrix product.
+
+    Inductor makes ``addmm`` of such a sum, and drops its `alpha`.
+    """
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor):
         alpha, (first, second) = node.kwargs.get("alpha", 1), node.args
         products = [one for one in (first, second) if isinstance(one, fx.Node) and one.target in _PRODUCTS]
@@ -75,16 +80,20 @@ def _called(graph: fx.Graph, operation: Any, tensor: fx.Node, other: Any) -> fx.
 
 
 def insert_copies(graph: fx.Graph) -> bool:
-    """Copy what Inductor must not compute in one place with something else; returns whether anything is.
-    Inductor's pattern matcher would take the copies away.
+    """Insert copies of tensors whose memory Inductor would reuse wrongly. Returns whether there are any.
 
-    * A tensor that is written to twice, and read between: it would be read where elements are written
-      already, as Inductor looks for reads under the tensor's first name only.
-    * A part of what `cat` returns, shown as another dtype: that part need not be aligned.
-    * A tensor that elements of itself are put into: they would be read where others are put already. So are
-      those of a copy of it, which is taken away before.
-    * What a custom operator writes to, and something else reads: Inductor computes what reads it anew
-      wherever that is needed, after the write too.
+    If there are, the pattern matcher must be off, because it would remove the copies. These tensors are
+    copied:
+
+    * A tensor that is written to twice, and read in between. Inductor would read it after the second write,
+      because it looks for reads under the tensor's first name only.
+    * A part of the result of `cat` that is shown as another dtype, because that part may not be aligned.
+    * A tensor into which elements of itself are put. Inductor would read elements that are already
+    overwritten.
+      A copy in the graph does not help, because Inductor removes it before.
+    * A tensor that a custom operator writes to and another node reads. Inductor computes the reading node
+    again
+      wherever it is needed, also after the write.
     """
     origins = _copy_origins(graph)
     kept = [
@@ -100,13 +109,13 @@ def insert_copies(graph: fx.Graph) -> bool:
 
 
 def _have_operator_write_to_copies(node: fx.Node) -> bool:
-    """Have a custom operator write to copies of what others read, too; returns whether there are any."""
+    """Let a custom operator write to copies of tensors that others read. Returns whether there are any."""
     (op,) = node.args
     read: set[fx.Node] = set()
 
     def copied(given: fx.Node) -> fx.Node:
         memory = _memory(given)
-        last = (torch.ops.aten.copy_.default, memory)  # which does not read it
+        last = (torch.ops.aten.copy_.default, memory)  # it overwrites the memory and does not read it
         if all(user is node or (user.target, user.args[0]) == last for user in _readers(memory)):
             return given
         read.add(given)
@@ -121,7 +130,7 @@ def _have_operator_write_to_copies(node: fx.Node) -> bool:
 
 
 def _view_of_copy(node: Any) -> fx.Node:
-    """The same view of a copy, which as_strided sees the memory of."""
+    """The same view of a copy of its base, so that `as_strided` has the same memory around it."""
     assert isinstance(node, fx.Node)
     if _is_view(node):
         return node.graph.node_copy(
@@ -133,15 +142,15 @@ def _view_of_copy(node: Any) -> fx.Node:
 
 
 def _is_written_twice_by_inductor(node: fx.Node) -> bool:
-    """Whether it writes to what another operation may write to as well, while something else reads that."""
+    """Whether a node may write to memory that another node also writes to, and a third one reads."""
     if node.target not in _MAY_WRITE:
         return False
     written = _memory(node.args[0])
-    if written.op == "placeholder":  # which `copy_` writes to at the end
+    if written.op == "placeholder":  # a `copy_` may write to it at the end
         return any(
             user.target is torch.ops.aten.copy_.default and user.args[1] is not node for user in written.users
         )
-    by_custom = written.target is operator.getitem  # (Of its results no other operation writes to one.)
+    by_custom = written.target is operator.getitem  # only results of custom operators are written to
     return (written.target in _MAY_WRITE or by_custom) and any(user is not node for user in _readers(written))
 
 
@@ -161,7 +170,7 @@ def _is_put_into_itself(node: fx.Node, origins: Mapping[fx.Node, set[fx.Node]]) 
 
 
 def _copy_origins(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
-    """Of each node itself, and all that it is a view of, or a copy that Inductor may take away."""
+    """For each node itself and its sources: bases of views, and sources of copies that may be removed."""
     origins: dict[fx.Node, set[fx.Node]] = {}
     for node in graph.nodes:
         origins[node] = {node}
@@ -171,13 +180,13 @@ def _copy_origins(graph: fx.Graph) -> dict[fx.Node, set[fx.Node]]:
 
 
 def _memory(node: Any) -> fx.Node:
-    """What this is a view of."""
+    """The base of a chain of views."""
     assert isinstance(node, fx.Node)
     return _memory(node.args[0]) if _is_view(node) else node
 
 
 def _readers(node: fx.Node) -> Iterator[fx.Node]:
-    """What reads this, or a view of it."""
+    """The nodes that read a node or a view of it."""
     for user in node.users:
         if _is_view(user):
             yield from _readers(user)
@@ -190,7 +199,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def writes_within(graph: fx.Graph) -> bool:
-    """Whether something else than an input is written to."""
+    """Whether a node writes to another node than an input."""
     written: list[fx.Node] = []
     for node in graph.nodes:
         if isinstance(node.target, op_queries.OpOverload) and node.target._schema.is_mutable:
@@ -202,12 +211,13 @@ def writes_within(graph: fx.Graph) -> bool:
 
 
 def does_layout_matter_to_inductor(graph: fx.Graph) -> bool:
-    """Whether it matters where elements lie, and not only which they are: Inductor's pattern matcher takes
-    copies away, and does not see that
+    """Whether a graph depends on the layout of tensors, so that the pattern matcher must be off.
 
-    * an offset is counted from the beginning of a storage, or bytes are shown as another dtype;
-    * inputs are written to, of which something is a copy, or to which one is written (pytorch issue 198131);
-    * two results are copies of one value, and would be the same tensor.
+    The pattern matcher removes copies. That is wrong in these cases:
+
+    * An offset counts from the beginning of a storage, or bytes are shown as another dtype.
+    * A copy is made of an input that is written to, or is written to it (pytorch issue 198131).
+    * Two results are copies of one value, and would become the same tensor.
     """
     if any(node.target in _BY_MEMORY for node in graph.nodes):
         return True
@@ -219,7 +229,7 @@ def does_layout_matter_to_inductor(graph: fx.Graph) -> bool:
     inputs = set(graph.find_nodes(op="placeholder"))
     seen: set[fx.Node] = set()
     for result in set(copies).intersection(output.all_input_nodes):
-        shown = origins[result] - inputs  # (Copies of inputs it leaves.)
+        shown = origins[result] - inputs  # the pattern matcher keeps copies of inputs
         if seen & shown:
             return True
         seen |= shown
@@ -227,7 +237,7 @@ def does_layout_matter_to_inductor(graph: fx.Graph) -> bool:
 
 
 def _may_be_a_copy(node: fx.Node) -> bool:
-    """Whether Inductor may take a result for one of the arguments that it is no view of."""
+    """Whether a node may be a copy that Inductor replaces by its source."""
     if node.target not in inductor_api.copy_ops():
         return False
     own = _kind(node)

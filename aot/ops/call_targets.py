@@ -1,4 +1,7 @@
-"""What graphs call instead of overloads that have no names in Python, and whose an operation is."""
+"""Call targets: functions that graphs call instead of overloads whose names are no Python names.
+
+An overload such as ``random.from`` has no attribute that code can name, so the graph calls `call_by_name`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from aot.torch_internals import dispatcher, op_queries
 
 
 def by_name(name: str) -> Any:
-    """The ATen operation ``packet.overload``."""
+    """The ATen overload with the name ``packet.overload``."""
     packet, overload = name.split(".")
     return getattr(getattr(torch.ops.aten, packet), overload)
 
@@ -21,11 +24,11 @@ def call_by_name(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def call_with_grad(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call a kernel that looks at the grad mode, as it is called in eager while that is on."""
+    """Call a kernel that reads the grad mode, below autograd and with grad mode on, as eager calls it."""
     with dispatcher.below_autograd(), torch.enable_grad():
         return op(*args, **kwargs)
 
 
 def is_custom(op: Any) -> bool:
-    """Whether it is an operation that is not torch's own."""
+    """Whether an object is an overload outside the namespaces ``aten`` and ``prims``."""
     return isinstance(op, op_queries.OpOverload) and op.namespace not in ("aten", "prims")

@@ -1,4 +1,9 @@
-"""What an operation does: decided from its schema and tags, once for each; and how one is run on copies."""
+"""Classification: the kind and properties of an operation, from its schema and tags.
+
+In: an overload. Out: an `OpInfo`, made once for each overload. Some properties of a call depend on how eager
+runs its kernel. For those eager runs on zeros, outside of all modes. How a mutating operation runs on copies
+is here too (`call_on_clones`).
+"""
 
 from __future__ import annotations
 
@@ -34,9 +39,9 @@ class OpKind(enum.Enum):
     VIEW = "view"
     MUTATION = "mutation"
     RESHAPE = "reshape"  # changes the metadata of its first argument, not its data
-    RESIZE = "resize"  # the same, and the size of its storage where that is too small
-    REBIND = "rebind"  # puts its first argument onto another storage
-    COMPOSITE = "composite"  # made of others; autograd takes it apart, unless inference tensors go past that
+    RESIZE = "resize"  # as RESHAPE, and enlarges the storage if it is too small
+    REBIND = "rebind"  # gives its first argument another storage
+    COMPOSITE = "composite"  # made of others; autograd decomposes it, except for inference tensors
     METADATA = "asks about the metadata of tensors"
     RANGE = "opens or closes a range of the profiler"
     REFUSED = "refused"
@@ -47,14 +52,16 @@ class OpInfo:
     """An operation as the recorder treats it.
 
     Attributes:
-        written: the arguments that it writes, by position or name.
-        functional: the operation that returns what this one writes.
-        random: whether it draws.
-        valued: whether its result is a value or has a shape that depends on values.
-        counted: whether autograd counts its writes.
-        made: whether it is made of others, below autograd.
-        underived: whether autograd has not been told of it: in eager it follows what the kernel calls.
-        placed: whether it depends on where its arguments lie in their storage, or on what that is.
+        kind: what it does to its arguments.
+        written: the arguments that it writes to, by position or name.
+        functional: the operation that returns what this one writes, or None.
+        random: it draws random numbers.
+        valued: its result is a Python number, or has a shape that depends on values.
+        counted: autograd counts its writes.
+        made: it is made of other operations, below autograd.
+        underived: autograd has no formula for it. In eager autograd records the operations that its kernel
+            calls.
+        placed: it depends on the storage offset of its arguments, or on their storage.
     """
 
     kind: OpKind
@@ -71,8 +78,8 @@ class OpInfo:
 # Names of functional forms that do not follow from the in-place name.
 _RENAMED = {"normal_": "normal_functional"}
 
-# Operations that write to arguments although their schema does not say so: the positions written, when the
-# argument at position `training` is true
+# Operations that write to arguments although their schema does not say so: the positions that are written,
+# and the position of the argument `training`, which must be true
 # (https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/native_functions.yaml).
 BATCH_NORM = {
     aten.native_batch_norm.default: ((3, 4), 5),
@@ -80,7 +87,7 @@ BATCH_NORM = {
     aten.miopen_batch_norm.default: ((3, 4), 5),
 }
 
-# Operations whose kernels leave the room of what they summed, or sorted, behind their result.
+# Operations whose kernels return a result in a storage that is larger, because they summed or sorted in it.
 LEAVE_ROOM = {
     aten.binary_cross_entropy.default,
     aten.mse_loss.default,
@@ -91,7 +98,7 @@ LEAVE_ROOM = {
 }
 
 # Operations that raise for some values: an index out of range, a target that is no class, NaN in a matrix.
-# (Where ATen checks by an operation of its own, as after `inv`, that has no result and counts by itself.)
+# (After `inv`, ATen checks with a separate operation. That one has no result and is never removed.)
 _RAISES = frozenset(
     (
         *("index", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "index_select"),
@@ -102,17 +109,17 @@ _RAISES = frozenset(
         *("linalg_eig", "_linalg_eigh", "_linalg_svd", "_linalg_eigvals", "linalg_eigvals", "linalg_lstsq"),
     )
 )
-# These do for a zero, of whole numbers.
+# These raise for integers if the divisor is zero.
 _DIVIDES = frozenset(("div", "floor_divide", "fmod", "remainder"))
 
-# Operations that answer from what tensors lie in alone.
+# Operations whose result depends on the metadata and storages of tensors only.
 ASK_FOR_METADATA = {
     aten._has_same_storage_numel.default,
     aten.is_same_size.default,
     aten.is_set_to.default,
 }
 
-# Operations whose kernel looks at the grad mode: graphs run with it off.
+# Operations whose kernel reads the grad mode. Graphs run with grad mode off.
 READS_GRAD_MODE = {aten.mkldnn_rnn_layer.default}
 
 _STORAGE_OPS = {"set_": OpKind.REBIND, "resize_": OpKind.RESIZE, "resize_as_": OpKind.RESIZE}
@@ -120,13 +127,13 @@ _STORAGE_OPS = {"set_": OpKind.REBIND, "resize_": OpKind.RESIZE, "resize_as_": O
 
 @functools.cache
 def may_raise(op: Any, whole: bool) -> bool:
-    """Whether an operation raises for some values; `whole`: its result consists of whole numbers."""
+    """Whether an operation raises for some values. `whole` says that its result has an integer dtype."""
     name = op._schema.name.removeprefix("aten::").removesuffix("_")
     return name in _RAISES or (whole and name in _DIVIDES)
 
 
 def zeros_like_fake(fake: Tensor) -> Tensor:
-    """A tensor of zeros with the metadata of `fake`, and as lazy as that."""
+    """A tensor of zeros with the metadata of `fake`, with its conj and neg bits."""
     size, stride = specialize_sizes(fake.size()), specialize_sizes(fake.stride())
     blank = torch.empty_strided(size, stride, dtype=fake.dtype, device=fake.device).zero_()
     tensor_impl.set_lazy_bits(blank, fake.is_conj(), fake.is_neg())
@@ -136,12 +143,12 @@ def zeros_like_fake(fake: Tensor) -> Tensor:
 def call_on_clones(
     func: Any, written: tuple[int | str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """Run a mutating operation, or the ATen operation of that name, on copies of what it writes, with the
-    same strides.
+    """Run a mutating operation on copies of the arguments that it writes to, with the same strides.
+
+    `func` is the operation, or the name of an ATen overload.
 
     Returns:
-        What the operation returned besides what it writes to, then the written copies, those of lists one by
-        one.
+        The results that are no written arguments, then the written copies, with those of lists one by one.
     """
     if isinstance(func, str):
         func = by_name(func)
@@ -159,10 +166,12 @@ def call_on_clones(
 
 
 def has_external_effect(op: Any) -> bool:
-    """Whether somebody outside sees that an operation is called, and in which order with others of the kind:
-    it prints; other processes take part in it; or it is a custom operator that torch's registry of effects
-    has, or one that returns nothing, and so is there for something else. (The registry has one of torch's
-    checks, too, which just raises.)"""
+    """Whether a call of an operation is seen outside of the program, and so keeps its order.
+
+    It is if the operation prints, is a collective, is a custom operator in torch's registry of effects, or is
+    a custom operator that returns nothing and writes to no argument. Among torch's own operations only
+    `_print` counts; the registry also has one of torch's checks, which only raises.
+    """
     if not is_custom(op):
         return op is aten._print.default
     schema = op._schema
@@ -171,7 +180,7 @@ def has_external_effect(op: Any) -> bool:
 
 
 def operation_of(node: fx.Node) -> op_queries.OpOverload | None:
-    """The ATen operation that a node calls, directly or through one of our functions."""
+    """The overload that a node calls, directly or through a function of this package; None for others."""
     target: Any = node.target
     if node.op != "call_function":
         return None
@@ -185,7 +194,7 @@ def operation_of(node: fx.Node) -> op_queries.OpOverload | None:
 
 
 def _clone_argument(source: Any, clones: list[Tensor]) -> Any:
-    """A copy of a tensor with the same strides, or of those in a list; `clones` gets them."""
+    """Copy a tensor with its strides, or the tensors of a list, and append the copies to `clones`."""
     if source is None:
         return None
     if isinstance(source, (list, tuple)):
@@ -204,7 +213,7 @@ _OPERATIONS: dict[Any, OpInfo] = {}
 
 
 def classify(func: Any) -> OpInfo:
-    """What the recorder does with an operation; decided once per operation from its schema and tags."""
+    """The `OpInfo` of an overload, made once from its schema and tags."""
     known = _OPERATIONS.get(func)
     if known is None:
         known = _OPERATIONS[func] = _classify_operation(func)
@@ -219,7 +228,7 @@ def _classify_operation(func: Any) -> OpInfo:
         return OpInfo(_STORAGE_OPS[name], placed=True)
     if func in (aten.lift_fresh.default, aten.lift.default) or func in READS_GRAD_MODE:
         return OpInfo(OpKind.REFUSED)
-    # (The second is what Dynamo of torch 2.15 makes of an assignment to `.data`, which the journal notices.)
+    # Dynamo of torch 2.15 calls `shallow_copy_data_` for `.data = ...`, which the event log records.
     if func in ASK_FOR_METADATA or name == "shallow_copy_data_":
         return OpInfo(OpKind.METADATA, placed=True)
     if func.namespace == "profiler":
@@ -236,7 +245,8 @@ def _classify_operation(func: Any) -> OpInfo:
             written.append(argument.name if argument.kwarg_only else i)
     if written:
         functional = functional_form(func) if written == [0] and not is_custom(func) else None
-        # Autograd counts writes of in-place operations and of out= alone, and what custom operators declare.
+        # Autograd counts writes of in-place operations, to out= arguments, and those that custom operators
+        # declare.
         counted = name.endswith("_") or isinstance(written[0], str) or is_custom(func)
         return OpInfo(
             OpKind.MUTATION,
@@ -256,9 +266,9 @@ def _classify_operation(func: Any) -> OpInfo:
 
 
 def functional_form(func: Any) -> Any:
-    """The operation that returns what an in-place one writes, or None.
+    """The operation that returns what an in-place operation writes, or None.
 
-    By ATen's naming rule: the same name without the trailing underscore, and the same arguments.
+    It follows from ATen's naming rule: the same name without the trailing underscore, and the same arguments.
     """
     namespace, name = func._schema.name.split("::")
     if not name.endswith("_"):
@@ -276,7 +286,7 @@ def functional_form(func: Any) -> Any:
 
 
 def with_defaults(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The positional arguments with left-out defaults filled in: the functional form may have none."""
+    """The positional arguments with omitted defaults filled in, because the functional form may have none."""
     missing = func._schema.arguments[len(args) :]
     return args + tuple(a.default_value for a in missing if not a.kwarg_only and a.name not in kwargs)
 
@@ -287,7 +297,7 @@ def is_random_call(func: Any, operation: OpInfo, args: tuple[Any, ...], kwargs: 
 
 
 def drops_nothing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is one of attention without dropout, which draws nothing."""
+    """Whether a call has a `dropout_p` of 0, as attention without dropout, and so draws nothing."""
     for i, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
             return bool((args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)) == 0)
@@ -295,15 +305,17 @@ def drops_nothing(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> b
 
 
 def is_present(where: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an argument is there: an optional one may be left out, or None."""
+    """Whether an optional argument was given and is not None."""
     if isinstance(where, int):
         return where < len(args) and args[where] is not None
     return kwargs.get(where) is not None
 
 
 def bypasses_autograd(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether autograd does not hold back a call, as all its tensors are inference tensors, but what notes
-    views is on, as it is made outside of inference mode."""
+    """Whether a call passes autograd, but not the kernel that tracks views (ADInplaceOrView).
+
+    That is so for a call outside of inference mode whose tensors are all inference tensors.
+    """
     if torch.is_inference_mode_enabled():
         return False
     inference = [tensor.is_inference() for tensor in tensors_in(args, kwargs)]
@@ -311,11 +323,11 @@ def bypasses_autograd(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def ends_in_views(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[bool, ...]:
-    """For each result of a pure operation that goes past autograd, whether it is a view of what the kernel
-    makes, which autograd hides otherwise; for none if the kernel does not take zeros.
+    """For each result of a pure operation that passes autograd, whether it is a view of an inner tensor.
 
-    Eager decides, on zeros: what is noticed depends on which way the kernel calls others. (Convolutions leave
-    out the bias as an undefined tensor, which autograd does hold back.)
+    Autograd would hide that. Eager decides on zeros, because it depends on how the kernel calls other
+    operations. The result is empty if the kernel raises for zeros. (Convolutions pass a missing bias as an
+    undefined tensor, and such a call does not pass autograd.)
     """
     with _eager(func):
         with torch.inference_mode():
@@ -330,14 +342,14 @@ def ends_in_views(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 @contextlib.contextmanager
 def _eager(func: Any) -> Iterator[None]:
-    """Eager, which is asked about an operation, and from which no draw stays."""
+    """While it lasts, operations run as in eager, outside of all modes, and random states are preserved."""
     apart = rng.preserving_generators() if op_queries.may_be_random(func) else contextlib.nullcontext()
     with mode_stacks.outside_all_modes(), apart:
         yield
 
 
 def run_on_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise what eager raises for tensors of zeros with the metadata of the arguments."""
+    """Run an operation in eager on zeros with the metadata of the arguments, to raise what eager raises."""
 
     def blank(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -351,8 +363,10 @@ def run_on_zeros(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 
 
 def casts_within(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether autocast, if it is on, casts what an operation is made of, below autograd, so that results have
-    another dtype. Eager decides, on zeros, once for each operation and dtypes."""
+    """Whether autocast casts inside an operation, below autograd, so that its results have other dtypes.
+
+    Eager decides on zeros, once for each operation, dtypes and autocast state.
+    """
     autocasts = autocast_state.dtypes_before_dispatch()
     if not autocasts:
         return False
@@ -393,7 +407,7 @@ def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor
 
 
 def is_sum(node: fx.Node) -> bool:
-    """Whether it adds two tensors, and nothing else."""
+    """Whether a node adds two nodes with ``aten.add.Tensor``, without `alpha`."""
     return (
         node.target is torch.ops.aten.add.Tensor
         and not node.kwargs
@@ -402,11 +416,11 @@ def is_sum(node: fx.Node) -> bool:
     )
 
 
-# FSDP lets go of parameters by it, and gives them memory again. Its schema does not say that it writes.
+# FSDP frees the memory of parameters with it, and allocates it again. Its schema does not say that it writes.
 RESIZES_STORAGE = torch.ops.inductor.resize_storage_bytes_.default
 
 
-# Those that the graph may hold as a whole although they are made of others.
+# Composite operations that the graph holds as one node.
 WHOLE = {
     aten.linalg_svdvals.default,
     aten.linalg_eigvals.default,

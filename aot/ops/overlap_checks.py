@@ -1,4 +1,8 @@
-"""Writes that ATen refuses, or that go another way, because tensors overlap."""
+"""Overlap checks: writes that ATen refuses, or whose result depends on the order, because tensors overlap.
+
+In: an operation and its arguments, before it is recorded. Out: nothing, an error of ATen's, or a refusal.
+Fakes have no memory, and meta kernels do not look for overlaps, so these checks do it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,10 @@ from aot.torch_internals import autograd_state, mode_stacks, pytree, tensor_impl
 
 
 def check_list_overlap(func: Any, targets: list[Tensor], args: tuple[Any, ...]) -> None:
-    """An operation on lists goes through them in order, its functional form does not."""
+    """Refuse an operation on lists whose tensors overlap.
+
+    It handles the tensors in order, and its functional form does not.
+    """
     others = [t for a in args[1:] if isinstance(a, (list, tuple)) for t in a if isinstance(t, Tensor)]
     pairs = itertools.chain(itertools.combinations(targets, 2), itertools.product(targets, others))
     if any(_may_overlap(a, b) for a, b in pairs):
@@ -30,11 +37,13 @@ def check_list_overlap(func: Any, targets: list[Tensor], args: tuple[Any, ...]) 
 def check_custom_operator_overlap(
     func: Any, targets: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Refuse a custom operator that writes to memory that another of its arguments shows as well: it runs on
-    copies, which are apart, and what its kernel reads when is its own affair."""
+    """Refuse a custom operator that writes to memory which another of its arguments shows too.
+
+    It runs on copies, which do not overlap, and nobody knows in which order its kernel reads and writes.
+    """
     given = list(tensors_in(args, kwargs))
     for target in targets:
-        if sum(_may_overlap(target, one) for one in given) > 1:  # itself is one
+        if sum(_may_overlap(target, one) for one in given) > 1:  # `given` has the target itself
             raise errors.UnsupportedOperation(
                 f"{func} writes to a tensor of shape {tuple(target.shape)} whose memory another of its "
                 f"arguments shows as well; give it a clone"
@@ -44,8 +53,10 @@ def check_custom_operator_overlap(
 def check_write_order_overlap(
     func: Any, target: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> None:
-    """Raise what `func` raises where it writes to a `target` that shows elements several times, and refuse
-    it where it does not. (Meta kernels do not look. Most kernels do.)"""
+    """Raise what `func` raises for a written `target` that shows elements several times, or else refuse it.
+
+    Most kernels check that, but meta kernels do not. So the real kernel runs on zeros.
+    """
 
     def zeros(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -64,7 +75,7 @@ def check_write_order_overlap(
 
 
 def check_partial_overlap(target: Tensor, args: tuple[Any, ...]) -> None:
-    """What ATen's `assert_no_partial_overlap` raises, by its rules."""
+    """Raise the error of ATen's `assert_no_partial_overlap`, by its rules (ATen/MemoryOverlap.cpp)."""
     where = geometry(target)
     for other in args:
         if not isinstance(other, Tensor) or other is target:
@@ -81,7 +92,7 @@ def check_partial_overlap(target: Tensor, args: tuple[Any, ...]) -> None:
 
 
 def check_partial_overlap_of_lists(targets: list[Tensor], args: tuple[Any, ...]) -> None:
-    """The same for an operation on lists, which goes through them one by one on a CPU."""
+    """Do `check_partial_overlap` for an operation on lists, which handles tensors one by one on a CPU."""
     lists = [a for a in args if isinstance(a, (list, tuple)) and len(a) == len(targets)]
     for target, *beside in zip(targets, *lists, strict=True):
         if target.is_cpu:
@@ -96,7 +107,7 @@ def shows_the_same(first: Tensor, second: Tensor) -> bool:
 
 
 def _may_overlap(first: Tensor, second: Tensor) -> bool:
-    """Whether two tensors reach into the same stretch of one storage."""
+    """Whether the spans of two tensors on one storage overlap."""
     if first is second:
         return True
     if tensor_impl.storage_key(first) != tensor_impl.storage_key(second):

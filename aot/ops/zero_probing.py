@@ -1,13 +1,15 @@
-"""Which operations may be asked what they return by running their kernels on zeros.
+"""Zero probing: decide if the kernel of an operation may run on zeros to find the metadata of its results.
 
-A kernel is right about its results by definition, and on a few elements some ten times faster than fake
-tensors, of which most operations' rules are written in Python. It may be run where that is soon done, where
-nobody notices (it is ATen's own, and what it draws is taken back), and where no values are taken on trust:
-zero is an index wherever there is one, but no pivot.
+In: an operation, its arguments and their metadata. Out: a boolean. A kernel gives right metadata by
+definition. For few elements it is about ten times faster than fake tensors, because most of their rules are
+written in Python.
 
-In: an operation, its arguments and their metadata. Out: whether. What it raises for zeros says something only
-if it raises for ones as well: it may divide by them. Nor does it where whole numbers may be anything but
-indices: targets that are no class may all be ignored.
+A kernel may run under three conditions. It is fast for these sizes. Nobody notices the run: the operation is
+ATen's own, and its draws are undone. And zeros are valid values: zero is a valid index, but no valid pivot.
+
+An error for zeros is conclusive only if the kernel raises for ones too, because it may divide by zero. It is
+not conclusive if integers may be something else than indices, such as classes of a loss that may all be
+ignored.
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ import torch
 
 from aot.torch_internals.op_queries import OpOverload
 
-# Elements that the result may have, as far as sizes tell: less than a millisecond's work for most operations.
+# Elements that the result may have, judged by the sizes. Most operations need less than a millisecond for
+# them.
 _MOST = 1 << 24
-_LARGEST = 1 << 12  # of one argument, and of a number
+_LARGEST = 1 << 12  # elements of one argument; also the largest absolute value of a number
 
 _META = torch.device("meta")
 _UNASKED = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _TAKE_INDICES = (torch.Tag.core, torch.Tag.pointwise)
-# Of the others, those that look at whole numbers as numbers, or as indices that they check.
+# Further operations that use integers as numbers, or as indices that they check.
 _CHECK_INDICES = frozenset(
     (
         *("index_add", "index_copy", "index_fill", "index_put", "index_reduce", "put", "take"),
@@ -40,18 +43,18 @@ _CHECK_INDICES = frozenset(
 )
 
 
-# Operations that take pivots, which count from one (torch 2.11 does not look whether they do).
+# Operations that take pivots, which count from one (torch 2.11 does not check them).
 PIVOTED = frozenset({torch.ops.aten.linalg_ldl_solve.default})
 
 
 def as_pivots(value: Any) -> Any:
-    """An argument of such an operation, with ones where whole numbers are zeros."""
+    """An argument of an operation of `PIVOTED`, filled with ones if it is a tensor of integers."""
     whole = isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
     return value.fill_(1) if whole else value
 
 
 class Meta(Protocol):
-    """What is known of an argument."""
+    """The metadata of an argument."""
 
     @property
     def size(self) -> tuple[int, ...]: ...
@@ -62,7 +65,7 @@ class Meta(Protocol):
 
 
 def can_probe(op: Any, given: Sequence[Meta], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether ``op(*args, **kwargs)`` may be run on zeros instead of the tensors, which are `given`."""
+    """Whether ``op(*args, **kwargs)`` may run on zeros. `given` has the metadata of its tensors."""
     if not isinstance(op, OpOverload) or op.namespace != "aten":
         return False
     if not given and not isinstance(kwargs.get("device"), torch.device):
@@ -72,10 +75,11 @@ def can_probe(op: Any, given: Sequence[Meta], args: tuple[Any, ...], kwargs: dic
     elements = [math.prod(meta.size) for meta in given]
     if max(elements, default=0) > _LARGEST or any(meta.device.type != "cpu" for meta in given):
         return False
-    # (Of a list of tensors the result is made one by one or one after the other.)
+    # An operation on a list of tensors handles them one by one, or joins them.
     count = sum(elements) if any(isinstance(a, (list, tuple)) for a in args) else math.prod(elements)
     for value in (*args, *kwargs.values()):
-        # (A number that is copied to the meta device has no values there, and the kernel's dtype.)
+        # Without tensor arguments, a result on the meta device has the kernel's dtype and no values to
+        # compute.
         factor = 1 if value == _META and not given else _zero_probe_growth(value)
         if factor is None:
             return False
@@ -98,15 +102,17 @@ def _is_core(op: OpOverload) -> bool:
 
 
 def error_is_conclusive(op: Any, given: Iterable[Meta]) -> bool:
-    """Whether an operation that raises for zeros, and for ones, does for the tensors, which are `given`."""
+    """Whether an operation that raises for zeros and for ones raises for all tensors with this metadata."""
     if "index" in op._opname and any(meta.dtype is torch.bool for meta in given):
-        return False  # masks of which none is set, or every one, take as many values
+        return False  # a mask with no element set, or with all set, needs a certain number of values
     return _is_core(op) or all(map(_holds_no_indices, given))
 
 
 def error_is_conclusive_anywhere(op: OpOverload, given: Iterable[Meta]) -> bool:
-    """Whether it may also be asked on a device where nothing works any more after an assertion has failed: it
-    checks no values."""
+    """Whether an operation checks no values, so that its kernel may also run on CUDA.
+
+    There a failed device-side assertion makes every later operation fail.
+    """
     return op not in _ASSERTING and all(map(_holds_no_indices, given))
 
 
@@ -118,7 +124,7 @@ def _holds_no_indices(meta: Meta) -> bool:
 
 
 def _zero_probe_growth(value: Any) -> int | None:
-    """By how much an argument that is no tensor may enlarge the result; None if by too much."""
+    """The factor by which an argument that is no tensor may enlarge the result; None if it is too large."""
     if isinstance(value, torch.device):
         return 1 if value.type == "cpu" else None
     if isinstance(value, (list, tuple)):

@@ -1,15 +1,19 @@
-"""What recomputing an operation costs, and which operations are never recomputed.
+"""Costs: what it costs to recompute an operation, and which operations are never recomputed.
 
-Three kinds. *Never*: it draws random numbers from a generator, has an effect, returns uninitialized memory,
-is declared nondeterministic, or is not ATen's, so that nobody knows what running it twice does. *Cheap*: its
-time is that of reading its arguments and writing its result, as every operation tagged ``pointwise``, every
-draw from a state that it is given, and the views, fills, copies, gathers, reductions, normalizations listed
-here. *Dear*: everything else, the matrix products and convolutions first of all.
+In: a node with ``meta["val"]``. Out: a class (`Recompute`) and an estimated time. There are three classes:
 
-Costs are estimated times in units of one byte moved, by the roofline model (Williams, Waterman and
-Patterson, "Roofline: an insightful visual performance model for multicore architectures", CACM 52(4), 2009):
-an operation takes as long as the slower of its memory traffic and its arithmetic. Arithmetic is counted by
-the formulas of ``torch.utils.flop_counter``.
+- NEVER: the operation draws random numbers from a generator, has an effect, returns uninitialized memory, or
+  is declared nondeterministic. An operation outside ATen is one too, because nobody knows what a second run
+  does.
+- CHEAP: its time is that of reading its arguments and writing its result. These are operations tagged
+  ``pointwise``, draws from a given state, and the views, fills, copies, gathers, reductions and
+  normalizations listed here.
+- EXPENSIVE: all others, above all matrix products and convolutions.
+
+The unit of time is one byte moved, by the roofline model (Williams, Waterman and Patterson, "Roofline: an
+insightful visual performance model for multicore architectures", CACM 52(4), 2009). An operation takes as
+long as the slower of its memory traffic and its arithmetic. Arithmetic is counted by the formulas of
+``torch.utils.flop_counter``.
 """
 
 from __future__ import annotations
@@ -45,7 +49,7 @@ class Recompute(enum.IntEnum):
 
 
 def recompute_class(node: fx.Node) -> Recompute:
-    """Which of the three a node is; placeholders and constants are what they are, and never recomputed."""
+    """The class of a node. Placeholders and constants are never recomputed."""
     if node.op != "call_function":
         return Recompute.NEVER
     if node.target is _GETITEM:
@@ -70,8 +74,7 @@ def recompute_class(node: fx.Node) -> Recompute:
 
 
 def _is_free_overwrite(user: fx.Node, node: fx.Node) -> bool:
-    """Whether `user` is the functional form of an operation that overwrites `node`, and reads only how it
-    lies."""
+    """Whether `user` overwrites all of `node`, in functional form, and reads only its layout."""
     if user.target is torch.ops.aten.copy.default:
         return user.args[0] is node and node not in user.args[1:]
     op = operation_of(user)
@@ -81,7 +84,7 @@ def _is_free_overwrite(user: fx.Node, node: fx.Node) -> bool:
 
 
 def is_free(node: fx.Node) -> bool:
-    """Whether a node moves no data: a view, or one of several results."""
+    """Whether a node moves no data, because it is a view or one of several results."""
     target = node.target
     return target is _GETITEM or (isinstance(target, op_queries.OpOverload) and may_alias(target))
 
@@ -104,7 +107,7 @@ def _recompute_flops(node: fx.Node) -> float:
         return float(with_hints(formula(*args, **kwargs, out_val=node.meta.get("val"))))
     if recompute_class(node) is Recompute.CHEAP:
         return 0.0
-    # Nothing is known of it, so it counts as a matrix product of what it reads would.
+    # There is no formula, so it counts as a matrix product of its largest input.
     largest: float = max((element_bytes(n) for n in node.all_input_nodes), default=0)
     return largest * math.sqrt(largest)
 
@@ -121,7 +124,7 @@ _UNINITIALIZED = frozenset(
     {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 )
 
-# Draws, from a state that they are given, that read of their first argument only how it lies.
+# Draws from a given state that read only the layout of their first argument.
 _DRAWN_INTO = frozenset(
     """
     bernoulli_Tensor bernoulli_p cauchy exponential geometric log_normal normal_functional random random_from
@@ -129,7 +132,7 @@ _DRAWN_INTO = frozenset(
     """.split()  # noqa: SIM905  # as below
 )
 
-# Made of nothing; copied; gathered; reduced; normalized; pooled and resized.
+# In this order: creation, copies, gathers, reductions, normalizations, pooling and resizing.
 _CHEAP = frozenset(
     """
     zeros ones full scalar_tensor arange linspace eye zeros_like ones_like full_like new_zeros new_ones

@@ -1,8 +1,8 @@
 """The default partitioner: save what eager saves.
 
-A partitioner takes ``(joint_module, joint_inputs, *, num_fwd_outputs)`` and returns two modules, as
-torch's do: the forward returns its outputs and then the saved values, the backward takes the
-saved values and then the tangents.
+In: ``(joint_module, joint_inputs, *, num_fwd_outputs)``, as torch's partitioners take. Out: two modules. The
+forward returns its outputs and then the saved values. The backward takes the saved values and then the
+tangents.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ def default_partition(
     num_fwd_outputs: int,
     static_lifetime_input_indices: Sequence[int] | None = None,
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Save what eager saves: every forward value that the recorded backward reads, of a view of a whole
-    input that input.
+    """Save what eager saves: every forward value that the recorded backward reads.
+
+    A view of a whole graph input is not saved. The input is saved instead, and the backward takes the view.
 
     Args:
         joint_module: placeholders named ``tangents_*`` come last; backward nodes carry
             ``meta["partitioner_tag"]``, ``"is_backward"`` or ``"must_be_in_backward"``.
-        joint_inputs: fake tensors, one per placeholder; unused, as the nodes know their metadata.
+        joint_inputs: fake tensors, one for each placeholder; unused, because nodes have their metadata.
         num_fwd_outputs: how many of the joint outputs belong to the forward.
-        static_lifetime_input_indices: inputs that live on anyway; unused, as nothing is chosen.
+        static_lifetime_input_indices: inputs that are alive until the backward anyway; unused, because this
+            partitioner chooses nothing.
 
     Raises:
-        PartitionError: the joint graph is not of this form.
+        PartitionError: the joint graph does not have this form.
 
     Example:
         >>> forward, backward = default_partition(joint, inputs, num_fwd_outputs=1)  # doctest: +SKIP
@@ -60,8 +62,11 @@ def default_partition(
 
 
 def _views_of_inputs(nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> frozenset[fx.Node]:
-    """The forward's views that show all of a graph input, each element once: the input is in memory anyway,
-    and a further derivative may read it some other way. (`as_strided` depends on where its argument lies.)"""
+    """The forward's views that show each element of a graph input exactly once.
+
+    The input is in memory anyway, and a further derivative may read it in another way. `as_strided` does not
+    count, because it depends on the layout of its argument.
+    """
     whole = {n for n in inputs if is_tensor(n)}
     views = set()
     for node in nodes:

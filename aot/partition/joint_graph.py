@@ -1,4 +1,8 @@
-"""What every partitioner needs: a joint graph's parts, and the two graphs extracted from it."""
+"""Joint graph: the parts that every partitioner needs, and the two graphs extracted from it.
+
+In: an `fx.GraphModule`. Out: a `JointGraph`, and after the partitioner's choice a forward and a backward
+module. The checks that a partitioner has kept side effects in order are here too.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +26,16 @@ from aot.torch_internals import fx_graphs
 
 @dataclass(frozen=True, slots=True)
 class JointGraph:
-    """A joint graph, taken apart.
+    """The parts of a joint graph.
 
     Attributes:
+        module: the joint graph.
         primals, tangents: its placeholders.
-        outputs: what the forward returns.
-        gradients: what the backward returns; None where there is no gradient.
-        side_effects: what it does that is seen outside.
-        recorded_backward: the nodes that were recorded while differentiating, tangents included.
-        pinned: those among them that the user wants recomputed in the backward (checkpointing).
+        outputs: the results of the forward.
+        gradients: the results of the backward; None where there is no gradient.
+        side_effects: nodes of the backward that have an external effect or write to memory of the forward.
+        recorded_backward: the nodes that were recorded during differentiation, with the tangents.
+        pinned: nodes among them that the user wants recomputed in the backward (checkpointing).
     """
 
     module: fx.GraphModule
@@ -44,16 +49,16 @@ class JointGraph:
 
     @property
     def demanded(self) -> tuple[Any, ...]:
-        """Why the backward runs: what it returns, and what is seen of it outside."""
+        """The values and nodes for which the backward runs: its results and its side effects."""
         return (*self.gradients, *self.side_effects)
 
 
 def parse_joint_graph(module: fx.GraphModule, num_fwd_outputs: int) -> JointGraph:
-    """The parts of a joint graph.
+    """Take a joint graph apart. Its first `num_fwd_outputs` outputs belong to the forward.
 
     Raises:
-        PartitionError: it has no output, or fewer of them than `num_fwd_outputs`; or a node lacks
-            ``meta["val"]``.
+        PartitionError: there is no output node, there are fewer outputs than `num_fwd_outputs`, or a node
+            lacks ``meta["val"]``.
     """
     nodes = list(module.graph.nodes)
     if not nodes or nodes[-1].op != "output":
@@ -70,7 +75,7 @@ def parse_joint_graph(module: fx.GraphModule, num_fwd_outputs: int) -> JointGrap
     tangents = tuple(n for n in placeholders if is_tangent(n))
     tags = {n: n.meta.get("partitioner_tag") for n in nodes}
     recorded = frozenset(n for n in nodes if tags[n] in BACKWARD_TAGS).union(tangents)
-    # (A backward that repeats a draw reads its results, which are saved one by one, and not together.)
+    # A backward may repeat a draw. It reads the draw's results, and each is saved for itself, not the tuple.
     recorded -= {n for n in recorded if n.target is operator.getitem and n.args[0] not in recorded}
     return JointGraph(
         module=module,
@@ -94,7 +99,7 @@ def is_tangent(node: fx.Node) -> bool:
 
 
 def is_tensor(node: fx.Node) -> bool:
-    """Whether a value is one tensor, and not several results."""
+    """Whether a node's value is one tensor, not a tuple of results."""
     return isinstance(node.meta.get("val"), Tensor)
 
 
@@ -113,11 +118,12 @@ def ancestors_among(results: Iterable[Any], among: frozenset[fx.Node] | set[fx.N
 def extract_forward_and_backward(
     parts: JointGraph, forward: Sequence[fx.Node], saved: Sequence[fx.Node], backward: Sequence[fx.Node]
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """The two modules of a partition.
+    """Build the two modules of a partition.
 
     Args:
-        forward, backward: what each may compute, in an order in which it can be computed.
-        saved: the forward's values that the backward is given.
+        parts: the joint graph.
+        forward, backward: the nodes that each may compute, in an order in which they can run.
+        saved: values of the forward that the backward takes as inputs.
     """
     constants = [n for n in parts.module.graph.nodes if n.op == "get_attr"]
     return (
@@ -129,8 +135,11 @@ def extract_forward_and_backward(
 
 
 def drop_repeated_effects(forward: fx.GraphModule, backward: fx.GraphModule) -> None:
-    """Take out of a backward graph what the forward has done already and nobody there reads: a partitioner
-    may leave draws and checks of the forward in it, because their nodes count as having effects."""
+    """Remove from a backward graph impure nodes that the forward runs too and that have no user there.
+
+    A partitioner may leave draws and checks of the forward in the backward, because dead code elimination
+    does not remove impure nodes.
+    """
     done = {n.name for n in forward.graph.nodes if is_impure(n)}
     repeated = [n for n in backward.graph.nodes if n.name in done and n.op == "call_function" and not n.users]
     for node in reversed(repeated):
@@ -141,10 +150,10 @@ def drop_repeated_effects(forward: fx.GraphModule, backward: fx.GraphModule) -> 
 
 
 def check_side_effects(joint: fx.GraphModule, forward: fx.GraphModule, backward: fx.GraphModule) -> None:
-    """See that what acts outside does so once, and in its order.
+    """Check that each side effect of the joint graph happens once, and in order.
 
     Raises:
-        BackendError: a partitioner has dropped, repeated or moved it.
+        BackendError: a partitioner has dropped, repeated or moved one.
     """
     wanted, early, late = (
         [n.name for n in module.graph.nodes if _has_effect(n)] for module in (joint, forward, backward)

@@ -1,4 +1,7 @@
-"""The 0/1 knapsack: which values to save within a number of bytes, so that most recomputation is spared."""
+"""The 0/1 knapsack: choose which values to save within a number of bytes, to spare the most recomputation.
+
+In: the bytes and the recomputation time of each value, and the capacity. Out: positions of the chosen values.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ from collections.abc import Sequence
 
 import torch
 
-_STEPS = 4096  # bytes are rounded up to this fraction of the capacity, so that a choice never exceeds it
+_STEPS = 4096  # weights are rounded up to 1/4096 of the capacity, so that a choice never exceeds it
 
 
 def knapsack_within(weights: Sequence[int], values: Sequence[float], capacity: int) -> list[int]:
     """The positions of the items with the greatest total value whose total weight is at most `capacity`.
 
-    By dynamic programming over the capacity (Bellman, 1957), in 4096 steps: exact for weights that are
-    multiples of a step, else up to the rounding.
+    The method is dynamic programming over the capacity (R. Bellman, Dynamic Programming, 1957), in 4096
+    steps. It is exact for weights that are multiples of a step, and up to the rounding for others.
 
     Example:
         >>> knapsack_within([4, 3, 3], [5.0, 4.0, 4.0], 6)

@@ -1,8 +1,11 @@
-"""A minimum cut between a source and a sink, by igraph where it is installed, else by networkx.
+"""Max flow: a minimum cut between a source and a sink, by igraph if it is installed, else by networkx.
 
-Both are exact. igraph is a C library and 35 to 210 times as fast; it is under the GPL, so it is an extra of
-this project and not a requirement. networkx comes with torch. Both report the cut that is nearest to the
-sink, where several are equally small.
+In: a number of vertices, arcs with capacities, source and sink. Out: the capacity and the sink's side of the
+cut.
+
+Both solvers are exact. igraph is a C library and 35 to 210 times as fast. It is under the GPL, so it is an
+extra of this project, not a requirement. networkx comes with torch. If several cuts are equally small, both
+give the one that is nearest to the sink.
 """
 
 from __future__ import annotations
@@ -17,23 +20,24 @@ Arc = tuple[int, int, int | None]
 
 
 def minimum_cut(vertices: int, arcs: list[Arc], source: int, sink: int) -> tuple[int, set[int]]:
-    """A smallest set of arcs without which the sink cannot be reached from the source.
+    """Find arcs of least total capacity without which the sink cannot be reached from the source.
 
     Args:
-        vertices: how many there are; they are named 0 to ``vertices - 1``.
-        arcs: ``(from, to, capacity)`` with an integer capacity; None for an arc that must not be cut.
+        vertices: the number of vertices, which are named 0 to ``vertices - 1``.
+        arcs: ``(from, to, capacity)`` with an integer capacity, or None for an arc that must not be cut.
+        source, sink: two vertices.
 
     Returns:
         The total capacity of the cut, and the vertices on the sink's side. The cut is the arcs that enter it.
 
     Raises:
-        PartitionError: every cut contains an arc that must not be cut.
+        PartitionError: every cut contains an arc that must not be cut, or the solver gives no cut.
 
     Example:
         >>> minimum_cut(3, [(0, 1, 2), (1, 2, 5)], 0, 2)
         (2, {1, 2})
     """
-    # igraph accepts infinite capacities and then returns wrong cuts; so does any solver whose numbers end.
+    # igraph accepts infinite capacities and returns wrong cuts, as any solver with finite numbers may.
     uncuttable = 1 + sum(c for _, _, c in arcs if c is not None)
     finite = [(a, b, uncuttable if c is None else c) for a, b, c in arcs]
     side = _solver()(vertices, finite, source, sink)

@@ -1,14 +1,18 @@
 """The minimum-cut partitioner: save the fewest bytes from which the backward can recompute the rest.
 
-Saving less and computing again is an old trade (Griewank and Walther, "Evaluating Derivatives", chapter 12;
-Chen et al., "Training deep nets with sublinear memory cost", arXiv:1604.06174). That the best choice is a
-minimum cut where recomputing is cheap was PyTorch's observation (H. He, "Min-cut optimal recomputation with
-AOTAutograd", dev-discuss.pytorch.org/t/467). Every value that needs no tangent is an arc whose capacity is
-what saving it costs; what must not be recomputed hangs on the source, what the backward reads on the sink.
+In: a joint graph. Out: a forward and a backward module.
 
-Besides bytes, recomputing costs time: an arc from the source to each value that may be recomputed is cut when
-it is, and has `TIME_FOR_MEMORY` times its time as capacity. Among equal cuts the one nearest to the backward
-wins, which recomputes least.
+To save less and compute again is an old trade (Griewank and Walther, "Evaluating Derivatives", chapter 12;
+Chen et al., "Training deep nets with sublinear memory cost", arXiv:1604.06174). PyTorch observed that the
+best choice is a minimum cut if recomputation is cheap (H. He, "Min-cut optimal recomputation with
+AOTAutograd", dev-discuss.pytorch.org/t/467).
+
+In the network, each value that needs no tangent is an arc. Its capacity is the cost to save it. A value that
+must not be recomputed is joined to the source. A value that the backward reads is joined to the sink.
+
+Recomputation also costs time. So an arc leads from the source to each value that may be recomputed. It is cut
+if the value is recomputed, and its capacity is `TIME_FOR_MEMORY` times the value's time. Among equal cuts the
+one nearest to the backward is taken, because it recomputes least.
 """
 
 from __future__ import annotations
@@ -31,10 +35,10 @@ from aot.partition.knapsack import knapsack_within
 from aot.partition.max_flow import Arc, minimum_cut
 from aot.partition.tensor_bytes import memory_roots, span_bytes
 
-# Bytes that must be saved for a byte moved by recomputing. A pointwise operation moves two to three times its
-# result, so that a value is recomputed through at most some twenty of them.
+# The bytes of memory that a byte moved by recomputation must spare. A pointwise operation moves two to three
+# times the size of its result, so a value is recomputed through at most about twenty of them.
 TIME_FOR_MEMORY = 1 / 64
-_UNIT = 1024  # capacities are integers, in this fraction of a byte
+_UNIT = 1024  # capacities are integers, in units of 1/1024 byte
 
 
 def min_cut_rematerialization_partition(
@@ -48,24 +52,23 @@ def min_cut_rematerialization_partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Save the fewest bytes from which the backward can recompute what it reads.
 
-    Random draws, effects and what checkpointing pins are never repeated in another place; operations
-    outside ATen never at all. See `costs` for what is cheap enough to be repeated.
+    Random draws, effects and nodes that checkpointing pins are never repeated in another place. Operations
+    outside ATen are never repeated. `costs` says which operations are cheap enough.
 
     Args:
         joint_module: as for `default_partition`; every node carries ``meta["val"]``.
-        joint_inputs: unused, as the nodes know their metadata.
+        joint_inputs: unused, because nodes have their metadata.
         compiler: accepted for compatibility; nothing depends on it.
         num_fwd_outputs: how many of the joint outputs belong to the forward.
-        static_lifetime_input_indices: positions of inputs that live until the backward anyway (parameters),
-            so that saving them costs nothing. `aot_function` passes them.
-        memory_budget: how many bytes may be saved, from 0 to 1. With 1 only cheap operations are repeated;
-            with 0 whatever may be, for the fewest bytes; in between at most that share of the way from the
-            one to the other, spending time where it saves most (a knapsack, solved exactly but for the
-            rounding of bytes).
+        static_lifetime_input_indices: positions of inputs that are alive until the backward anyway, such as
+            parameters. To save them costs nothing. `aot_function` passes them.
+        memory_budget: from 0 to 1, how many bytes may be saved. With 1 only cheap operations are repeated.
+            With 0 all that may be repeated are, for the fewest bytes. A budget in between allows this share
+            of the difference in bytes, and a knapsack chooses the values that spare the most time. It is
+            exact up to the rounding of bytes.
 
     Raises:
-        PartitionError: the joint graph is not of the form that is asked for, or `memory_budget` is not
-            between 0 and 1.
+        PartitionError: the joint graph does not have this form, or `memory_budget` is not between 0 and 1.
 
     Example:
         >>> frugal = functools.partial(aot.min_cut_rematerialization_partition, memory_budget=0.3)
@@ -87,9 +90,12 @@ def min_cut_rematerialization_partition(
 
 
 def _merge_repeated_computations(backward: fx.GraphModule) -> None:
-    """Compute once in the backward what is recomputed there as the partitioner has chosen, and once more as a
-    checkpoint wants it. (What only checkpoints want, each of them computes when it is run again; and what
-    only formulas want is as it was recorded: two gradients that are equal are two tensors.)"""
+    """Merge pairs of equal computations in the backward of which exactly one is pinned by a checkpoint.
+
+    The other one is recomputed because the partitioner chose so. Two pinned computations stay apart, because
+    each checkpoint computes when it runs again. Two computations that are not pinned stay as they were
+    recorded, because two equal gradients are two tensors.
+    """
     first: dict[object, fx.Node] = {}
     repeated: list[fx.Node] = []
     for node in backward.graph.nodes:
@@ -114,11 +120,12 @@ def _is_pinned_copy(node: fx.Node) -> bool:
 
 
 class _FlowNetwork:
-    """What can be decided about a joint graph.
+    """The choices about a joint graph, as a flow network.
 
     Attributes:
-        required: the nodes that run in the backward whatever is decided, in order.
-        values: those that need no tangent, in order: computed in the forward, in the backward, or in both.
+        required: the nodes that run in the backward with any choice, in order.
+        values: the nodes that need no tangent, in order. They run in the forward, in the backward, or in
+            both.
     """
 
     def __init__(self, parts: JointGraph, static: Iterable[int]) -> None:
@@ -139,11 +146,11 @@ class _FlowNetwork:
         return [v for v in self.values if v in self._gradients or any(u in self._needed for u in v.users)]
 
     def bytes(self, node: fx.Node) -> int:
-        """What saving a value costs; nothing, if it is there anyway."""
+        """The bytes that it costs to save a value; 0 for an input that is alive anyway."""
         return 0 if node in self._static else span_bytes(node)
 
     def cheapest_cut(self, allowed: Recompute, time_for_memory: float) -> list[fx.Node]:
-        """The values to save, in order, if nothing dearer than `allowed` is recomputed."""
+        """The values to save, in order, if only operations up to the class `allowed` are recomputed."""
         demanded = set(self.demanded())
         relevant = ancestors_among(demanded, set(self.values))
         number = {node: i for i, node in enumerate(n for n in self.values if n in relevant)}
@@ -163,14 +170,16 @@ class _FlowNetwork:
         return [n for n, i in number.items() if 2 * i not in side and 2 * i + 1 in side]
 
     def _capacity(self, node: fx.Node) -> int:
-        """What saving a value costs, a trifle more if it is a view: then rather what it is a view of. Nor is
-        what the backward begins with saved in place of as many bytes that eager saves: those are what further
-        derivatives are computed from."""
+        """The capacity of a value's arc: its bytes, and a little more for two kinds of values.
+
+        A view costs a little more than its base, so the base is saved. A value that the recorded backward
+        computes costs more than its own time, so the values that eager saves are saved instead: further
+        derivatives are computed from these.
+        """
         return self.bytes(node) * _UNIT + (self._roots[node] is not node) + self._preferred.get(node, 0)
 
     def _recompute_preferences(self) -> dict[fx.Node, int]:
-        """For each value that is computed in the backward that was recorded: more than it costs to compute it
-        there."""
+        """For each value that the recorded backward computes, a bit more than it costs to do that there."""
         found: dict[fx.Node, int] = {}
         for node in self.values:
             if node in self._parts.recorded_backward:
@@ -179,11 +188,11 @@ class _FlowNetwork:
         return found
 
     def _is_pinned(self, node: fx.Node) -> bool:
-        """Whether a checkpointed region starts from this value, or its policy has it saved."""
+        """Whether a checkpointed region starts from this value, or the checkpoint's policy saves it."""
         return any(u in self._parts.pinned for u in node.users)
 
     def cut_within_budget(self, comfortable: list[fx.Node], budget: float) -> list[fx.Node]:
-        """The values to save for a budget below 1, where `comfortable` is what is saved for 1."""
+        """The values to save for a budget below 1. `comfortable` has those for a budget of 1."""
         smallest = self.cheapest_cut(Recompute.EXPENSIVE, 0)
         lower, upper = (sum(map(self.bytes, saved)) for saved in (smallest, comfortable))
         optional = [n for n in comfortable if n not in set(smallest)]
@@ -196,11 +205,11 @@ class _FlowNetwork:
         return self._reached(kept)
 
     def _computed_between(self, node: fx.Node, stops: Collection[fx.Node]) -> set[fx.Node]:
-        """The node, and what it is computed from that lies after `stops`."""
+        """The node, and the nodes that it is computed from, back to those of `stops`."""
         return {node} | ancestors_among(node.all_input_nodes, set(self.values).difference(stops))
 
     def _reached(self, kept: set[fx.Node]) -> list[fx.Node]:
-        """Those of `kept` that the backward or a recomputation reads."""
+        """The values of `kept` that the backward or a recomputation reads."""
         demanded = self.demanded()
         recomputed = ancestors_among(demanded, set(self.values) - kept)
         read = {i for n in recomputed for i in n.all_input_nodes}.union(demanded)
@@ -208,8 +217,11 @@ class _FlowNetwork:
 
 
 def _backward_only_nodes(parts: JointGraph, nodes: Sequence[fx.Node]) -> set[fx.Node]:
-    """The nodes that cannot run before the backward, or are not to: what needs a tangent, what is pinned, and
-    what may raise or draw, so that the forward does neither in its place."""
+    """The nodes that run in the backward only.
+
+    These need a tangent, or are pinned, or are not cheap. A node that may raise or draw is among the last, so
+    that the forward does not do that in its place.
+    """
     late: set[fx.Node] = set(parts.tangents)
     for node in nodes:
         if node in parts.recorded_backward and (
@@ -222,8 +234,7 @@ def _backward_only_nodes(parts: JointGraph, nodes: Sequence[fx.Node]) -> set[fx.
 
 
 def _schedule_recomputation_late(required: Sequence[fx.Node], recomputed: set[fx.Node]) -> list[fx.Node]:
-    """The backward's nodes in order, each recomputed value just before the first that reads it, so that it
-    takes up memory no longer than it must."""
+    """The backward's nodes in order. A recomputed value comes just before its first user, to save memory."""
     order: dict[fx.Node, None] = {}
 
     def place(node: fx.Node) -> None:
@@ -236,7 +247,7 @@ def _schedule_recomputation_late(required: Sequence[fx.Node], recomputed: set[fx
                 continue
             order.setdefault(stack.pop())
             if isinstance(top.meta["val"], tuple):
-                # As long as one result is in its tuple, so are all.
+                # A tuple keeps all its results alive, so all are taken out of it at once.
                 order.update(dict.fromkeys(u for u in top.users if u in recomputed))
 
     for node in required:

@@ -1,4 +1,9 @@
-"""The backward from some of the results: the graphs of single segments, and those for fewer tangents."""
+"""Segment split: backward graphs for some of the results.
+
+In: the backward graph of a partition. Out: one graph for each segment, and graphs for fewer tangents. A user
+may run a backward from some results only; then only their segments run, with only the tangents that are
+given.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +24,16 @@ from aot.torch_internals import fx_graphs
 def split_by_segment(
     backward: fx.GraphModule, segments: Sequence[Segment]
 ) -> list[tuple[fx.GraphModule | None, tuple[int, ...]]]:
-    """The backward graph of each segment, and which saved values it takes; None for one without results.
+    """Split a backward graph into the graphs of its segments.
 
     Args:
-        backward: saved values and then tangents in, gradients out; the latter two segment by segment.
-        segments: what the tangents and the gradients belong to.
+        backward: takes saved values and then tangents, and returns gradients. Tangents and gradients are
+            ordered by segment.
+        segments: the segments, with the number of their tangents and gradients.
+
+    Returns:
+        For each segment its graph, or None if it has no results, and the positions of the saved values that
+        the graph takes.
     """
     if len(segments) == 1:
         count = sum(n.op == "placeholder" and not is_tangent(n) for n in backward.graph.nodes)
@@ -49,7 +59,7 @@ def split_by_segment(
 
 
 def _segment_ancestors(results: Sequence[fx.Node | None]) -> set[fx.Node]:
-    """What results are computed from, they included."""
+    """The nodes that results are computed from, and the results."""
     found: set[fx.Node] = set()
     stack = [result for result in results if result is not None]
     while stack:
@@ -63,13 +73,13 @@ def _segment_ancestors(results: Sequence[fx.Node | None]) -> set[fx.Node]:
 def specialize_to_tangents(backward: fx.GraphModule, missing: Sequence[bool]) -> fx.GraphModule:
     """The backward graph for fewer tangents.
 
-    Follows autograd's engine, where an undefined gradient is not a gradient of zeros: what depends on
-    missing tangents alone is missing itself, a sum takes the terms that it has, and only an operation that
-    joins several gradients into one result gets zeros for those that it lacks.
+    The graph follows autograd's engine, where an undefined gradient is not a gradient of zeros. A value that
+    depends on missing tangents only is missing itself. A sum takes the terms that exist. Only an operation
+    that joins several gradients into one result gets zeros for the missing ones.
 
     Args:
-        backward: saved values and then tangents in, gradients out.
-        missing: per input, whether it is a tangent that is not given.
+        backward: takes saved values and then tangents, and returns gradients.
+        missing: for each input, whether it is a tangent that is not given.
 
     Returns:
         A graph of the inputs that remain, with None for gradients that are missing.
@@ -104,8 +114,12 @@ def specialize_to_tangents(backward: fx.GraphModule, missing: Sequence[bool]) ->
 
 
 def _sum_remainder_laid_as(graph: fx.Graph, total: fx.Node, left: fx.Node, copy: fx.Node) -> fx.Node:
-    """What is left of a sum, lying as that does: what reads it was recorded for that, without the
-    `contiguous()` that some of autograd's formulas have (`native_group_norm_backward`), as it did nothing."""
+    """The term that is left of a sum, with the strides of the sum.
+
+    The nodes that read the sum were recorded for its strides. Some of autograd's formulas call
+    `contiguous()`, as `native_group_norm_backward` does. It did nothing on the sum, and so is not in the
+    graph.
+    """
     val = total.meta["val"]
     read = any(user.op != "output" for user in total.users)
     if not read or known_equal(tuple(val.stride()), tuple(left.meta["val"].stride())):

@@ -1,4 +1,4 @@
-"""Whose memory a value of a graph lies in, and how much of it there is."""
+"""Tensor bytes: the node in whose memory a value lies, and how many bytes the value takes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from aot.torch_internals import op_queries
 
 
 def memory_roots(graph: fx.Graph, *, counted: bool = False) -> dict[fx.Node, fx.Node]:
-    """For each node, the node in whose memory its result may lie: where its views begin.
+    """For each node, the node in whose memory its result may lie: the base of a chain of views.
 
-    If `counted`, only those views count that certainly share a version counter with what they are views of.
+    If `counted`, only views count that certainly share a version counter with their base.
     """
     roots: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
@@ -25,7 +25,7 @@ def memory_roots(graph: fx.Graph, *, counted: bool = False) -> dict[fx.Node, fx.
         if first is None or node.op != "call_function":
             continue
         if node.target is operator.getitem:
-            # One of several views begins where they all do; one of several new results is itself.
+            # One of several views has their base; one of several new results is its own base.
             roots[node] = roots[first] if roots[first] is not first else node
         elif isinstance(node.target, op_queries.OpOverload) and (
             node.target.is_view if counted else may_alias(node.target)
@@ -35,14 +35,16 @@ def memory_roots(graph: fx.Graph, *, counted: bool = False) -> dict[fx.Node, fx.
 
 
 def span_bytes(node: fx.Node) -> int:
-    """The bytes between the first and the last element of a value that is one tensor, gaps included: what a
-    copy with the same strides takes."""
+    """The bytes from the first to the last element of a tensor value, with gaps.
+
+    A copy with the same strides takes as many.
+    """
     where: Geometry = with_hints(geometry(node.meta["val"]))
     return int(where.stop - where.offset) * where.dtype.itemsize
 
 
 def element_bytes(node: fx.Node) -> int:
-    """The bytes of all elements of a value, of all results of one that is a tuple."""
+    """The bytes of all elements of a value; for a tuple, of all its tensors."""
     value = node.meta.get("val")
     parts = value if isinstance(value, (tuple, list)) else (value,)
     return sum(

@@ -1,4 +1,4 @@
-"""Values that a trace takes as they are, and when two of them are the same."""
+"""Constants: values that a trace takes as they are, and keys that are equal if two of them are the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ CONSTANTS = (
 
 
 def constant_key(value: object) -> object:
-    """Equal for two constants exactly when nothing can tell them apart: type, sign of zero and nan count.
+    """A key that is equal for two constants exactly if no code can tell them apart.
+
+    The type and the sign of zero count, and all NaNs of a type are equal.
 
     Example:
         >>> nan = float("nan")
@@ -39,12 +41,12 @@ def constant_key(value: object) -> object:
 
 
 def identity_key(value: object) -> object:
-    """Equal for two objects if they are one, or constants that nothing can tell apart."""
+    """A key that is equal for the same object, and for constants with equal `constant_key`."""
     return constant_key(value) if type(value) in CONSTANTS else _Identity(value)
 
 
 class _Identity:
-    """Equal to another one of the same object, which it does not keep alive where it can do without."""
+    """A key for one object. It keeps the object alive only if the object's class has no weak references."""
 
     def __init__(self, value: object) -> None:
         self._number = id(value)

@@ -1,7 +1,10 @@
-"""Tensors without values that stand to each other as a call's tensors do.
+"""Fake tensors: plain tensors without memory that have the relations of a call's tensors.
 
-They share storages, bases and version counters alike; their geometry, dtype, `requires_grad` and leafness,
-and how autograd remembers the making of a view, are the same.
+In: the tensors of a call. Out: a fake for each, and for the base of each view. Fakes share storages, bases
+and version counters as the tensors do. Their geometry, dtype, `requires_grad` and `is_leaf` are the same, and
+so is autograd's record of how a view was made.
+
+After the trace, two checks look at the fakes for changes of history that they cannot model.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ _APART = "a view of a tensor that lies in other memory by now (set_, .data), whi
 
 
 class Geometries(Protocol):
-    """How tensors lie."""
+    """Gives the geometry of tensors and the sizes of their storages."""
 
     def geometry(self, tensor: Tensor) -> Geometry: ...
     def nbytes(self, tensor: Tensor) -> int: ...
@@ -33,21 +36,26 @@ class Geometries(Protocol):
 def make_fakes(
     tensors: Sequence[Tensor], device: torch.device | None = None, places: Geometries | None = None
 ) -> tuple[list[Tensor], dict[int, Tensor]]:
-    """Imitations of `tensors`, and those of the roots that they are, or are views of, by the root's identity.
+    """Make fakes of tensors.
 
     Args:
-        device: where the imitations say to be, if not where the tensors are.
-        places: how the imitations are to lie, if not as the tensors.
+        tensors: the tensors of a call.
+        device: the device that the fakes report; None for that of each tensor.
+        places: gives the geometry of the fakes; None for that of the tensors.
+
+    Returns:
+        The fakes, and the fakes of the tensors' roots (`root_of`) by the `id` of the root.
 
     Raises:
-        UnsupportedArgument: tensors show one storage as dtypes that do not divide it evenly.
+        UnsupportedArgument: tensors show one storage as dtypes that do not divide it evenly. A storage is too
+            small, and sizes are symbols. A view that requires grad has left the storage of its base.
     """
     lying = geometry if places is None else places.geometry
     nbytes = _nbytes if places is None else places.nbytes
     storages: dict[int, torch.UntypedStorage] = {}
     roots: dict[int, Tensor] = {}
     real_roots = {id(root): root for root in map(root_of, tensors)}
-    needed: dict[int, int] = {}  # what was let go of (`resize_storage_bytes_`) is imitated as it was before
+    needed: dict[int, int] = {}  # bytes of storages that were freed (`resize_storage_bytes_`), as before that
     for tensor in (*tensors, *real_roots.values()):
         if lacks_memory(tensor):
             if places is not None:
@@ -84,7 +92,7 @@ def make_fakes(
             fake = torch.nn.Parameter(fake, requires_grad=False)
         elif type(real) is not Tensor:
             fake = as_class_of(fake, real)
-        if real.is_inference():  # what requires grad is a leaf, and it can be made so there alone
+        if real.is_inference():  # it can require grad only as a leaf, which inference mode must make
             with torch.inference_mode():
                 return fake.requires_grad_(real.requires_grad)
         if real.requires_grad:
@@ -94,7 +102,7 @@ def make_fakes(
     together: dict[int, list[Tensor]] = {}
     for root in real_roots.values():
         together.setdefault(tensor_impl.storage_key(root), []).append(root)
-    first: dict[int, Tensor] = {}  # of those that share a counter
+    first: dict[int, Tensor] = {}  # the first root that has the same version counter
     for members in together.values():
         groups = counter_groups(members)
         first.update((id(root), members[k]) for root, k in zip(members, groups, strict=True))
@@ -107,8 +115,8 @@ def make_fakes(
             fakes.append(roots[id(root)])
         else:
             fakes.append(as_class_of(_fake_view(tensor, roots[id(root)], lying(tensor)), tensor))
-    # Views hold the edge that their base had until here; from now on the base has one of its own, so that
-    # the gradient through a view and the gradient through its base can be told apart.
+    # Views hold the edge that their base has had so far. From now on the base has an edge of its own. So the
+    # gradient through a view and the gradient through its base are different.
     for name, fake in roots.items():
         real = real_roots[name]
         if real.requires_grad and not real.is_inference():
@@ -130,14 +138,16 @@ def _fake_seen_as(fake: Tensor, where: Geometry) -> Tensor:
 
 
 def root_of(tensor: Tensor) -> Tensor:
-    """The tensor whose autograd history a tensor shares: its base, when it is a differentiable view.
+    """The tensor whose autograd history a tensor shares: its base, if it is a differentiable view.
 
-    A view of another dtype counts as a tensor of its own (unless it is a complex number's part, or its
-    parts), as does a view that was made a leaf (a parameter in a flat buffer): no history passes between the
-    two. So does one whose base has been given other memory since.
+    Some views are their own roots, because no history passes from the base:
+
+    - a view of another dtype, except between complex numbers and their parts;
+    - a view that was made a leaf, as a parameter in a flat buffer;
+    - a view whose base got another storage since.
 
     Raises:
-        UnsupportedArgument: it has, and history does pass.
+        UnsupportedArgument: the base got another storage, and the view requires grad, so history does pass.
     """
     if tensor._is_view():
         if left_base_storage(tensor):
@@ -164,16 +174,18 @@ def _nbytes(tensor: Tensor) -> int:
 
 
 def lacks_memory(tensor: Tensor) -> bool:
-    """Whether a tensor shows more than its storage holds, as a parameter that FSDP has let go of."""
+    """Whether a tensor reaches beyond its storage, as a parameter whose memory FSDP has freed."""
     return tensor.numel() > 0 and geometry(tensor).bytes[1] > _nbytes(tensor)
 
 
 def check_base_relations(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> None:
-    """Look at fakes when the function has run: where a view has become part of a history so has its base, and
-    the other way round, which fakes of what lies apart do not know.
+    """Check, when the function has run, views that have left the storage of their base.
+
+    If such a view gets a history, its base does too, and the other way round. Their fakes do not know of each
+    other, so this cannot be modelled.
 
     Raises:
-        UnsupportedArgument: one of them has.
+        UnsupportedArgument: such a view or its base has come to require grad.
     """
     concerned = {id(one) for tensor in tensors if left_base_storage(tensor) for one in (tensor, tensor._base)}
     for position, (tensor, fake) in enumerate(zip(tensors, fakes, strict=True)):
@@ -190,18 +202,20 @@ def check_view_histories(
     edges: Sequence[GradientEdge | None],
     turned: Callable[[], Sequence[Tensor]],
 ) -> None:
-    """Look at fakes when the function has run: whether eager forbids what it did, for what a view's base is.
+    """Check, when the function has run, for changes of views that eager forbids because of their base.
 
-    A leaf that is a view which was taken without grad is of no more use, once its memory has been written to,
-    if its base requires grad. A view of what was detached since takes no write in grad mode.
+    A leaf may be a view that was taken without grad mode. If its memory is written to and its base requires
+    grad, every later use of it raises. A view whose base was detached since must not be written to in grad
+    mode.
 
     Args:
+        tensors, fakes: the tensors of the call and their fakes.
         versions: the fakes' version counters when the function began.
-        edges: where gradients of each went then.
-        turned: the views whose metadata the function has changed in grad mode.
+        edges: the fakes' gradient edges at that time.
+        turned: gives the views whose metadata the function has changed in grad mode.
 
     Raises:
-        AutogradStateMutation: eager forbids it.
+        AutogradStateMutation: eager forbids a change.
     """
     for position, (tensor, fake, before, edge) in enumerate(
         zip(tensors, fakes, versions, edges, strict=True)
@@ -217,7 +231,7 @@ def check_view_histories(
             )
         if version_of(fake) == before:
             continue
-        # (Of a view that stands for one, its history may not be asked for now; this one stands by itself.)
+        # The history of an ordinary view must not be read now. A view with a detached base has its own.
         if base_was_detached(tensor) and (
             (edge is not None and fake.grad_fn is not edge.node) or any(one._base is fake for one in turned())
         ):
@@ -239,27 +253,29 @@ def check_view_histories(
 
 
 def edge_of(fake: Tensor) -> GradientEdge | None:
-    """Where gradients of a tensor go; None where they go nowhere (as for a view taken under no_grad, although
-    it requires grad when its base does)."""
+    """The gradient edge of a tensor; None if it has none.
+
+    A view that was taken under no_grad has none, although it requires grad if its base does.
+    """
     if not fake.requires_grad or (fake.grad_fn is None and fake._is_view()):
         return None
     return autograd_state.gradient_edge(fake)
 
 
 def base_was_detached(view: Tensor) -> bool:
-    """Whether a view has a history, and its base has lost the one that they had together."""
+    """Whether a view has a history, but its base has lost it (`detach_`)."""
     base = view._base
     return view.requires_grad and not view.is_leaf and base is not None and not base.requires_grad
 
 
 def left_base_storage(tensor: Tensor) -> bool:
-    """Whether it is a view, for autograd, of a tensor that has been given other memory since."""
+    """Whether a tensor is a view whose base got another storage since (`set_`, `.data`)."""
     base = tensor._base if tensor._is_view() else None
     return base is not None and tensor_impl.storage_key(base) != tensor_impl.storage_key(tensor)
 
 
 def _fake_view(tensor: Tensor, base: Tensor, where: Geometry) -> Tensor:
-    # A view of a leaf that has come to require grad since says that it does, too, and has no history.
+    # If a leaf came to require grad after the view was taken, the view requires grad and has no history.
     since = tensor.requires_grad and tensor.is_leaf
     grad = not since and autograd_state.creation_meta(tensor) not in ("NO_GRAD_MODE", "INFERENCE_MODE")
     with torch.set_grad_enabled(grad):

@@ -1,4 +1,8 @@
-"""How tensors lie in their storages, and which elements they show."""
+"""Geometry: where a tensor's elements are in its storage, and how geometries relate.
+
+In: a strided tensor. Out: a `Geometry` with size, strides, offset, dtype, conj and neg bit. Relations are
+`overlap`, `covers` and lookup by interval. Sizes may be symbols; then comparisons add no guards.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,10 @@ from aot.torch_internals import symbolic_shapes, tensor_impl
 
 
 class Geometry(NamedTuple):
-    """How a tensor lies in its storage: element counts, and offset in elements of `dtype`; and whether it
-    shows the numbers there lazily conjugated or negated."""
+    """The place of a tensor in its storage. Strides and offset count elements of `dtype`.
+
+    `conj` and `neg` say that the tensor shows the numbers there lazily conjugated or negated.
+    """
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -24,8 +30,8 @@ class Geometry(NamedTuple):
     conj: bool = False
     neg: bool = False
 
-    # Symbols are equal here if they were made alike: to ask would be to assume something of every call, and
-    # what is known of them grows, while geometries are keys.
+    # Symbols are equal here if they have the same original expression. A comparison of their values would add
+    # a guard. What is known of symbols grows during a trace, and keys must not change.
 
     def __hash__(self) -> int:
         try:
@@ -47,12 +53,12 @@ class Geometry(NamedTuple):
 
     @property
     def physical(self) -> Geometry:
-        """The same elements as they are in memory."""
+        """The same elements without conj and neg bit."""
         return self._replace(conj=False, neg=False)
 
     @property
     def is_lazy(self) -> bool:
-        """Whether the elements are lazily conjugated or negated."""
+        """Whether the elements are shown lazily conjugated or negated."""
         return self.conj or self.neg
 
     @property
@@ -76,13 +82,13 @@ class Geometry(NamedTuple):
 
     @property
     def once(self) -> Geometry:
-        """The same elements, without showing one several times by a dimension of stride 0."""
+        """The same elements, with expanded dimensions (stride 0) reduced to size 1."""
         pairs = zip(self.size, self.stride, strict=True)
         return self._replace(size=tuple(1 if s == 0 and n > 1 else n for n, s in pairs))
 
     @property
     def overlaps_itself_somehow(self) -> bool:
-        """Whether any element is shown several times."""
+        """Whether any element is shown several times, by stride 0 or by other strides."""
         if self.overlaps_itself or _strides_step_over(self) or 0 in self.size:
             return self.overlaps_itself
         return len(torch.unique(elements(self))) != len(elements(self))
@@ -97,7 +103,7 @@ def geometry(tensor: Tensor) -> Geometry:
 
 
 def known_equal(first: Sequence[int], second: Sequence[int]) -> bool:
-    """Whether two sequences of numbers are equal in every call, as far as that is known of symbols by now."""
+    """Whether two sequences of numbers are known to be equal in every call. Adds no guard."""
     try:
         hash((first, second))
     except TypeError:
@@ -116,12 +122,12 @@ def _as_made(value: Any) -> Any:
 
 
 def same_interpretation(first: Geometry, second: Geometry) -> bool:
-    """Whether two tensors show the same number where they show the same element."""
+    """Whether dtype, conj and neg bit are equal, so that equal bytes are equal numbers."""
     return (first.dtype, first.conj, first.neg) == (second.dtype, second.conj, second.neg)
 
 
 def is_dense(where: Geometry) -> bool:
-    """Whether the elements fill one stretch of storage without gaps or overlaps, in some dimension order."""
+    """Whether the elements fill one span of storage without gaps or overlaps, in some dimension order."""
     expected = 1
     for s, n in sorted((s, n) for n, s in zip(where.size, where.stride, strict=True) if n != 1):
         if s != expected:
@@ -131,8 +137,7 @@ def is_dense(where: Geometry) -> bool:
 
 
 def _strides_step_over(where: Geometry) -> bool:
-    """Whether each dimension steps over all that the ones further in reach, so that no element is shown
-    twice."""
+    """Whether each stride is at least the reach of the inner dimensions, so no element is shown twice."""
     reach = 1
     for s, n in sorted((s, n) for n, s in zip(where.size, where.stride, strict=True) if n != 1):
         if s < reach:
@@ -142,8 +147,10 @@ def _strides_step_over(where: Geometry) -> bool:
 
 
 def covers(outer: Geometry, inner: Geometry) -> bool:
-    """Whether every element that `inner` shows is shown by `outer`. Exact, unless the dtypes differ: then
-    only an `outer` without gaps is known to cover."""
+    """Whether `outer` shows every element that `inner` shows.
+
+    The answer is exact for equal dtypes. For different dtypes it is true only if `outer` has no gaps.
+    """
     if inner == outer or 0 in inner.size:
         return True
     if 0 in outer.size:
@@ -159,8 +166,10 @@ def covers(outer: Geometry, inner: Geometry) -> bool:
 
 
 def overlap(first: Geometry, second: Geometry) -> bool:
-    """Whether two tensors on a storage show any element both. Exact, unless the dtypes differ: then both
-    count without their gaps."""
+    """Whether two tensors on one storage have an element in common.
+
+    The answer is exact for equal dtypes. For different dtypes the gaps of both count as elements.
+    """
     (start, stop), (begin, end) = first.bytes, second.bytes
     if start >= end or begin >= stop:
         return False
@@ -170,7 +179,7 @@ def overlap(first: Geometry, second: Geometry) -> bool:
 
 
 class IntervalIndex:
-    """Geometries on one storage, in an order in which those near another one are found at once.
+    """An index of geometries on one storage, to find those that contain or overlap a span of bytes.
 
     Example:
         >>> whole, part = geometry(torch.ones(4)), geometry(torch.ones(4)[2:])
@@ -186,8 +195,10 @@ class IntervalIndex:
         self._furthest = list(itertools.accumulate(self._stops, max))
 
     def around(self, where: Geometry) -> Iterator[int]:
-        """The numbers of those whose stretch of the storage contains that of `where`, in no order; of all,
-        where that is empty."""
+        """The positions of geometries whose span contains that of `where`, in no order.
+
+        If `where` has no elements, all positions.
+        """
         if 0 in where.size:
             yield from self._numbers
             return
@@ -199,7 +210,7 @@ class IntervalIndex:
                 yield self._numbers[k]
 
     def meeting(self, where: Geometry) -> Iterator[int]:
-        """The numbers of those whose stretch of the storage overlaps that of `where`, in no order."""
+        """The positions of geometries whose span overlaps that of `where`, in no order."""
         start, stop = where.bytes
         for k in reversed(range(bisect.bisect_left(self._starts, stop))):
             if self._furthest[k] <= start:
@@ -209,7 +220,7 @@ class IntervalIndex:
 
 
 def is_gapless(where: Geometry) -> bool:
-    """Whether the elements fill one stretch of storage without gaps."""
+    """Whether the elements fill one span of storage without gaps; elements may be shown several times."""
     count = len(torch.unique(elements(where))) if where.overlaps_itself else None
     reach = where.stop - where.offset
     if count is not None:
@@ -221,9 +232,12 @@ def is_gapless(where: Geometry) -> bool:
 
 
 def elements(where: Geometry) -> Tensor:
-    """The storage offsets of all elements, int64, flat. Of symbols it is asked what they are in this call."""
+    """The storage offsets of all elements, as an int64 tensor of one dimension.
+
+    Symbols get their values of this call, which adds guards.
+    """
     offsets = torch.full((), int(where.offset), dtype=torch.int64)
     for n, s in zip(where.size, where.stride, strict=True):
-        # (Torch takes a symbol that a tensor is multiplied by for 7777777.)
+        # `int`, because torch multiplies a tensor with 7777777 if it is given a symbol.
         offsets = offsets.unsqueeze(-1) + torch.arange(int(n), dtype=torch.int64) * int(s)
     return offsets.reshape(-1)

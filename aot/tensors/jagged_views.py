@@ -1,6 +1,8 @@
-"""Nested tensors that are views of their values, as `torch.nested.nested_tensor_from_jagged` makes them.
+"""Jagged views: nested tensors that are views of their values.
 
-Autograd takes such a tensor for a view of a plain one. So it is made again as one, of what has the history.
+In: a nested tensor and how it is made. Out: how to make it as a view.
+`torch.nested.nested_tensor_from_jagged` gives such tensors. For autograd the nested tensor is a view of the
+plain tensor of values, which has the history. So its fake is made as a view, too.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ VALUES = "_values"
 
 
 class JaggedView:
-    """Makes a nested tensor as a view of its values; in the place of its type in how it is made."""
+    """Makes a nested tensor as a view of its values. It replaces the type in a `SubclassCreationMeta`."""
 
     @staticmethod
     def __tensor_unflatten__(
@@ -31,11 +33,12 @@ class JaggedView:
 def as_jagged_view(
     tensor: Tensor, meta: SubclassCreationMeta, plain: list[Tensor]
 ) -> tuple[SubclassCreationMeta, list[Tensor]]:
-    """How a nested tensor is made, of `plain` tensors, as a view of the one that has its history; the same
-    as given where it is no such view.
+    """Change how a nested tensor is made, so that it is a view of the tensor that has its history.
 
     Args:
-        meta: how it is made by its type.
+        tensor: the nested tensor. If it is no such view, `meta` and `plain` are returned unchanged.
+        meta: how its type makes it.
+        plain: the plain tensors that it is made of.
     """
     values = dict(meta.parts).get(VALUES)
     base = tensor._base if tensor._is_view() else None

@@ -1,8 +1,8 @@
-"""Sparse gradients inside of a trace, where a tensor's indices and values are tensors of their own.
+"""Sparse gradients: a wrapper subclass that stands for a sparse tensor in a trace.
 
-`nn.Embedding(sparse=True)` has a gradient of layout ``torch.sparse_coo``. No value of a graph is one, but its
-indices and values are. So a wrapper subclass of these stands for it in the trace; made of real tensors, at
-run time, it is the sparse tensor itself.
+The gradient of `nn.Embedding(sparse=True)` has the layout ``torch.sparse_coo``. A graph holds no sparse
+tensors, but it can hold their indices and values. So a wrapper subclass of these two stands for the gradient
+in the trace. At run time the same class makes the real sparse tensor.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _ALIKE = {aten.detach.default, aten.alias.default, aten.clone.default}
 _SCALED = {aten.mul.Tensor, aten.mul.Scalar, aten.div.Tensor, aten.div.Scalar, aten.neg.default}
 
 
-Sum = Any  # of which parts, by number: an int, or a pair of sums
+Sum = Any  # the number of a part, or a pair of sums
 
 
 class SparseGradient(Tensor):
-    """What stands for a sparse tensor, or for a sum of such.
+    """A sparse tensor of a trace, or a sum of several.
 
-    How many entries a sum has depends on which indices are alike, and ATen tells that as it adds. So it is
-    taken at run time.
+    The number of entries of a sum depends on which indices are equal. ATen finds that out when it adds, so
+    the sum is computed at run time.
 
     Attributes:
         parts: for each summand its indices, int64 of shape (sparse dimensions, entries), and its values, of
             shape (entries, *dense dimensions).
-        total: how they are summed up.
-        coalesced: whether the only summand says that no index occurs twice.
+        total: the order in which the parts are summed.
+        coalesced: the only summand is marked as having no index twice.
     """
 
     parts: tuple[tuple[Tensor, Tensor], ...]
@@ -118,7 +118,7 @@ def made_of_parts(
     is_coalesced: bool | None = None,
     **options: Any,
 ) -> SparseGradient:
-    """``_sparse_coo_tensor_with_dims_and_tensors``."""
+    """Replaces ``_sparse_coo_tensor_with_dims_and_tensors`` in a trace."""
     return SparseGradient([(indices, values)], size, 0, bool(is_coalesced))
 
 
@@ -136,10 +136,10 @@ def embedding_bag_backward(
     weights: Tensor | None,
     padding: int = -1,
 ) -> Any:
-    """``_embedding_bag_backward`` of a sparse gradient; None for a dense one."""
+    """Replaces ``_embedding_bag_backward`` with a sparse gradient; None for a dense one."""
     if not sparse:
         return None
-    if not bags.numel():  # the bag of each index, which the forward computes where it needs it
+    if not bags.numel():  # the bag of each index, which the forward computes only if it needs it
         ends = offsets.new_zeros(len(indices) + 1).index_add(0, offsets, torch.ones_like(offsets))
         bags = (ends.cumsum(0) - 1)[: len(indices)]
     return aten._embedding_bag_sparse_backward.default(
@@ -148,7 +148,12 @@ def embedding_bag_backward(
 
 
 def _add(one: Tensor, other: Tensor) -> Tensor:
-    """A sum, as autograd takes it of two uses: what is sparse is added to what comes later."""
+    """The sum that autograd takes of the gradients of two uses; a sparse and a dense one give a dense one.
+
+    Raises:
+        UnsupportedOperation: a summand is marked as coalesced, or a sparse one has several sparse dimensions
+            or another dtype.
+    """
     if isinstance(one, SparseGradient) and isinstance(other, SparseGradient):
         if not (one.coalesced or other.coalesced):
             total = _moved(other.total, len(one.parts)), one.total

@@ -1,10 +1,9 @@
-"""Traceable wrapper subclasses: what a tensor is made of that consists of other tensors, and how it is made.
+"""Wrapper subclasses: take a tensor apart that is made of other tensors, and put it together again.
 
-Such a tensor says so itself: `__tensor_flatten__` names its parts, and what else is needed to make it again,
-its *context*; `__tensor_unflatten__` makes one of these
-(https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html calls them traceable wrapper
-subclasses). Parts may be such tensors themselves. Here this becomes data: `flatten_subclass` takes a tensor
-apart, `unflatten_subclass` puts one together.
+In: a traceable wrapper subclass (https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html).
+Out: a `SubclassCreationMeta`, which is data, and its plain tensors. Such a class has two methods.
+`__tensor_flatten__` gives the names of the inner tensors and the *context*, which is all else that is needed
+to make the tensor again. `__tensor_unflatten__` makes it. Inner tensors may be wrapper subclasses themselves.
 """
 
 from __future__ import annotations
@@ -26,15 +25,17 @@ from aot.torch_internals import wrapper_subclasses
 
 @dataclass(frozen=True, slots=True)
 class PlainTensorMeta:
-    """A part that is a plain tensor: the one at `position` among those that it is taken from."""
+    """An inner tensor that is plain: the one at `position` in a list of plain tensors."""
 
     position: int
 
 
 @dataclass(frozen=True, slots=True)
 class SharedTensorMeta:
-    """A part of a gradient that is no gradient itself: number `number` among tensors that are known apart
-    from those that it is made of."""
+    """An inner tensor of a gradient that is no gradient itself, as the offsets of a nested tensor.
+
+    It is number `number` in a list of shared tensors, which is separate from the plain ones.
+    """
 
     number: int
 
@@ -45,10 +46,10 @@ class SubclassCreationMeta:
 
     Attributes:
         kind: its type.
-        parts: the names of its parts, and what they are.
-        context: what its type needs besides.
-        size, stride: what it shows.
-        opaque: the names of its parts that are no tensors (a DTensor's mesh), and these.
+        parts: (name, meta) of its inner tensors.
+        context: the context of `__tensor_flatten__`.
+        size, stride: its own size and strides.
+        opaque: (name, object) of its parts that are no tensors, such as a DTensor's mesh.
     """
 
     kind: Any
@@ -60,15 +61,15 @@ class SubclassCreationMeta:
 
     @property
     def positions(self) -> tuple[int, ...]:
-        """The plain tensors that it is made of, in the order of its parts."""
+        """The positions of the plain tensors that it is made of, in the order of its parts."""
         return tuple(i for _, part in self.parts for i in _positions_of(part))
 
     def showing(self, numbers: Callable[[Any], Any]) -> SubclassCreationMeta:
-        """The same with other sizes and strides, which `numbers` gives for these."""
+        """The same with sizes and strides mapped by `numbers`, at all depths."""
         return self.meta_laid_as(lambda size, stride: (numbers(size), numbers(stride)))
 
     def meta_laid_as(self, shown: Callable[[Any, Any], tuple[Any, Any]]) -> SubclassCreationMeta:
-        """The same with another size and other strides, which `shown` gives for both."""
+        """The same with size and strides mapped together by `shown`, at all depths."""
         parts = tuple(
             (name, part.meta_laid_as(shown) if isinstance(part, SubclassCreationMeta) else part)
             for name, part in self.parts
@@ -77,7 +78,7 @@ class SubclassCreationMeta:
         return replace(self, parts=parts, size=size, stride=stride)
 
     def moved(self, to: Callable[[int], int]) -> SubclassCreationMeta:
-        """The same of plain tensors at other positions."""
+        """The same with the positions of plain tensors mapped by `to`."""
         return replace(self, parts=tuple((name, _moved(part, to)) for name, part in self.parts))
 
 
@@ -100,16 +101,16 @@ is_wrapper = wrapper_subclasses.is_wrapper_subclass
 
 
 def flatten_subclass(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor]]:
-    """How a wrapper subclass is made, and the plain tensors that it is made of."""
+    """Take a wrapper subclass apart: how it is made, and the plain tensors that it is made of."""
     plain: list[Tensor] = []
     return _flatten_inner_gradient(tensor, plain, None), plain
 
 
 def flatten_gradient(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor], list[Tensor]]:
-    """The same of a gradient, or of what a gradient is to look like; and the parts that it shares.
+    """Take a gradient apart, or a tensor whose gradient has its form: meta, plain and shared tensors.
 
-    A nested tensor's sizes name the tensor of its offsets, and two of them are of one shape if they have one
-    such tensor. So a gradient has that of what it is a gradient of, which autograd sees to.
+    A nested tensor's size names its tensor of offsets, and two nested tensors have one shape only if they
+    share it. So a gradient shares the offsets of the tensor that it belongs to; autograd checks that.
     """
     plain: list[Tensor] = []
     shared: list[Tensor] = []
@@ -117,19 +118,19 @@ def flatten_gradient(tensor: Any) -> tuple[SubclassCreationMeta, list[Tensor], l
 
 
 def is_nested(tensor: Tensor) -> bool:
-    """Whether a size of a tensor is named, and no number."""
+    """Whether a size of a tensor is a nested int, which names a tensor of offsets."""
     return has_nested_ints(tuple(tensor.shape))
 
 
 def has_nested_ints(numbers: Any) -> bool:
-    """Whether one of some sizes or strides is a name. (Other symbols are sizes in a dynamic trace.)"""
+    """Whether sizes or strides contain a nested int. Other symbols are sizes of a dynamic trace."""
     if isinstance(numbers, (tuple, list)):
         return any(map(has_nested_ints, numbers))
     return is_nested_int(numbers)
 
 
 def is_nested_int(number: Any) -> bool:
-    """Whether a size or stride is one."""
+    """Whether a size or stride is a nested int."""
     return isinstance(number, torch.SymInt) and bool(number.node.is_nested_int())
 
 
@@ -156,7 +157,7 @@ def _flatten_inner_gradient(
 
 
 def unflatten_subclass(meta: SubclassCreationMeta, plain: Sequence[Any], shared: Sequence[Any] = ()) -> Any:
-    """One that is made of these plain tensors, outside of autograd."""
+    """Make a wrapper subclass of these plain tensors, outside of autograd."""
 
     def made(part: _Part) -> Any:
         if isinstance(part, PlainTensorMeta):
@@ -171,8 +172,7 @@ def unflatten_subclass(meta: SubclassCreationMeta, plain: Sequence[Any], shared:
 
 
 def all_inner_tensors(wrapper: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The tensors that a wrapper subclass is made of, and those that wrapper subclasses among these are, each
-    with the way to it."""
+    """The inner tensors of a wrapper subclass at all depths, each with the names that lead to it."""
     for name in wrapper.__tensor_flatten__()[0]:
         part = getattr(wrapper, name)
         if not isinstance(part, Tensor):
@@ -183,16 +183,16 @@ def all_inner_tensors(wrapper: Any, path: tuple[str, ...] = ()) -> Iterator[tupl
 
 
 def inner_wrappers(wrapper: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The wrapper subclasses among these."""
+    """The inner tensors of a wrapper subclass that are wrapper subclasses themselves, with their paths."""
     return ((path, part) for path, part in all_inner_tensors(wrapper) if is_wrapper(part))
 
 
 @dataclass(frozen=True, slots=True)
 class GradientLayout:
-    """How a tensor lies, or each of those that it is made of.
+    """The layout of a gradient.
 
     Attributes:
-        wheres: one geometry for each plain tensor.
+        wheres: the geometry of the gradient, or of each plain tensor that it is made of.
         meta: how it is made of these, if it is a wrapper subclass.
     """
 
@@ -209,20 +209,20 @@ def layout_of(gradient: Any) -> GradientLayout:
 
 
 def inner_tensors(gradient: Any) -> list[Tensor]:
-    """The plain tensors that a gradient is made of: itself, or those that it wraps and does not share."""
+    """The plain tensors of a gradient: itself, or its inner tensors that are not shared."""
     return flatten_gradient(gradient)[1] if is_wrapper(gradient) else [gradient]
 
 
 def shared_inner_tensors(gradient: Any) -> list[Tensor]:
-    """Those that it shares."""
+    """The inner tensors that a gradient shares with the tensor that it belongs to."""
     return flatten_gradient(gradient)[2] if is_wrapper(gradient) else []
 
 
 def subclass_meta_key(meta: SubclassCreationMeta) -> object:
-    """Equal for two metas exactly when one trace answers both.
+    """A key that is equal for two metas exactly if one trace answers both.
 
     Raises:
-        UnsupportedArgument: the context is something of which it cannot be told whether two are equal.
+        UnsupportedArgument: contexts of this type cannot be compared.
     """
     parts = tuple(
         (name, subclass_meta_key(part) if isinstance(part, SubclassCreationMeta) else part)
@@ -238,10 +238,10 @@ def subclass_meta_key(meta: SubclassCreationMeta) -> object:
 
 
 def subclass_context_key(context: Any, kind: type) -> object:
-    """Equal for two contexts of wrapper subclasses of a type exactly when they are.
+    """A key that is equal for two contexts of wrapper subclasses of a type exactly if they are equal.
 
     Raises:
-        UnsupportedArgument: that cannot be told.
+        UnsupportedArgument: contexts of this type cannot be compared.
 
     Example:
         >>> subclass_context_key({"scale": 2.0}, Tensor) == subclass_context_key({"scale": 2.0}, Tensor)
@@ -271,18 +271,18 @@ _ONE_OF_A_KIND = (type, enum.Enum, types.FunctionType, types.BuiltinFunctionType
 
 
 def _key_of_numbers(numbers: Sequence[Any]) -> tuple[object, ...]:
-    """(A nested int names the tensor that it is made of, which is a part.)"""
+    """Sizes or strides as a key. A nested int counts as "nested", because inner tensors are in the key."""
     return tuple("nested" if isinstance(n, torch.SymInt) else n for n in numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class SubclassMeta:
-    """Where wrapper subclasses come in and go out of a compiled function.
+    """The wrapper subclasses among arguments and results of a compiled function.
 
     Attributes:
-        inputs: those among the arguments, each object once, made of the plain tensors of the call.
-        outputs: those among the results that the function made, by position in the result's tree, made of
-            plain tensors that are counted after the results.
+        inputs: the ones among the arguments, each object once, made of plain tensors of the call.
+        outputs: the ones among the results that the function made, by position in the result's tree. Their
+            plain tensors are counted after the results.
 
     Example:
         >>> compiled = aot.aot_function(torch.sin, aot.nop)

@@ -1,13 +1,13 @@
-"""Which numbers of a call are symbols in its trace: its tensors' sizes, strides, offsets, sizes of storages,
-and arguments that are numbers where a front end says so.
+"""Symbolic sizes: the numbers of a call that are symbols in its trace.
 
-In: the tensors and numbers of a call. Out: `SymbolicSizes`, which tells the trace how each tensor lies and
-what stands for each number. What the trace has assumed of the symbols meanwhile, `ShapeGuards` holds against
-later calls.
+In: the tensors and numbers of a call. Out: `SymbolicSizes` for the trace, and `ShapeGuards` for later calls.
+Symbols may be sizes, strides, offsets and storage sizes of tensors, and arguments that are numbers if a front
+end says so.
 
-Numbers are symbols of torch's ``ShapeEnv``, as in AOTAutograd: 0 and 1 are not, as operations do something
-else there; numbers that are equal get the same symbol; a stride that follows from sizes is an expression of
-them. Whoever compares symbols learns what holds in this call, and has it noted as an assumption.
+Symbols are those of torch's ``ShapeEnv``, as in AOTAutograd. 0 and 1 are no symbols, because operations do
+something else for them. Equal numbers get the same symbol. A stride that follows from sizes is an expression
+of them. A comparison of symbols gives what holds in this call, and adds a guard. `ShapeGuards` tests the
+guards for later calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def has_symbols(value: Any) -> bool:
-    """Whether a symbol is in a value, or in what it contains."""
+    """Whether a value is a symbol, or contains one in tuples, lists or dicts."""
     if isinstance(value, (tuple, list)):
         return any(map(has_symbols, value))
     if isinstance(value, dict):
@@ -40,7 +40,7 @@ def has_symbols(value: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is seen at once that a value is a number, or a tuple of such, and no symbol."""
+    """Whether a value is an int or a tuple of ints: a fast test for the most frequent case."""
     return type(value) is int or (type(value) is tuple and _INT.issuperset(map(type, value)))
 
 
@@ -48,8 +48,7 @@ _INT = frozenset({int})
 
 
 def specialize_sizes(value: Any) -> Any:
-    """A value for kernels, which take no symbols: these are what they are in this call, and are taken to be
-    that in every other."""
+    """A value with numbers of this call in place of symbols, for kernels. Adds a guard for each symbol."""
     if _is_plain(value):
         return value
     if isinstance(value, (tuple, list)):
@@ -64,8 +63,10 @@ def specialize_sizes(value: Any) -> Any:
 
 
 def with_hints(value: Any) -> Any:
-    """A value with the numbers of the call that was traced in place of symbols; ones for those that a call
-    does not tell, but what it computes."""
+    """A value with the numbers of the traced call in place of symbols. Adds no guard.
+
+    A symbol without a hint, which depends on values, becomes 1.
+    """
     if _is_plain(value):
         return value
     if isinstance(value, (tuple, list)):
@@ -79,8 +80,10 @@ def with_hints(value: Any) -> Any:
 
 
 def substitute(value: Any, examples: Sequence[Any], arguments: Sequence[Any]) -> Any:
-    """A value with what `arguments` have in place of the symbols that `examples`, which stood for them in a
-    trace, have there: themselves, or as sizes, strides and offsets.
+    """A value with numbers of `arguments` in place of symbols.
+
+    `examples` stood for the arguments in a trace. A symbol in a size, stride or offset of an example gets the
+    number at the same place of its argument.
 
     Example:
         >>> substitute({"stride": (n, 1)}, [n], [5])  # doctest: +SKIP
@@ -113,7 +116,7 @@ def _replace_sizes(value: Any, found: Mapping[Any, int]) -> Any:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Computed:
-    """A symbolic number among the arguments of a node: fx has no place for one as it is."""
+    """A symbolic number as an argument of a node. fx takes no SymInt there."""
 
     value: Number
 
@@ -122,7 +125,7 @@ class Computed:
 
 
 def as_arguments(value: Any) -> Any:
-    """The arguments of an operation as those of a node."""
+    """The arguments of an operation as arguments of a node, with `Computed` around symbols."""
     if isinstance(value, SYMBOLIC):
         return Computed(value)
     if isinstance(value, (tuple, list)):
@@ -137,9 +140,9 @@ class DataNumber:
     """A number that a node of a graph computes from the values of tensors.
 
     Attributes:
-        path: where it is: nowhere else for a node that gives a number, a dimension of the node's result, or
-            the number of one of several results and a dimension of that.
-        value: the symbol that stands for it; or the number that it is in every call that the graph answers.
+        path: () if the node's result is the number; (dimension,) if it is a size of the result; (index,
+            dimension) if it is a size of one of several results.
+        value: the symbol for it, or the number that it is in every call that the graph answers.
     """
 
     path: tuple[int, ...]
@@ -147,7 +150,7 @@ class DataNumber:
 
     @property
     def symbol(self) -> Any:
-        """The symbol, None where it is a number."""
+        """The symbol, or None if the value is a plain number."""
         if not isinstance(self.value, SYMBOLIC):
             return None
         return symbolic_shapes.original_expression(self.value)
@@ -155,13 +158,13 @@ class DataNumber:
 
 @dataclass(frozen=True, slots=True)
 class StaticSizes:
-    """Which numbers of a call's tensors are no symbols.
+    """The numbers of a call's tensors that are no symbols.
 
     Attributes:
-        tensors: those of which no number is one, by position.
-        dimensions: some dimensions of others, as pairs of position and dimension.
-        unmarked: all dimensions but those that are marked (``torch._dynamo.mark_dynamic``), and what does not
-            follow from these; otherwise those that are marked as static.
+        tensors: positions of tensors without any symbol.
+        dimensions: (position, dimension) of single sizes that are no symbols.
+        unmarked: only sizes that are marked (``torch._dynamo.mark_dynamic``) are symbols, and what follows
+            from them. If false, sizes are symbols unless they are marked as static.
     """
 
     tensors: frozenset[int] = frozenset()
@@ -173,25 +176,25 @@ class SymbolicSizes:
     """The symbols of one trace.
 
     Args:
-        tensors: those of a call.
-        roots: each itself, or the base that it is to be a view of in the trace.
-        numbers: those among the leaves of its arguments that are to be symbols, by position.
-        constant: which numbers of tensors are no symbols.
+        tensors: the tensors of the call.
+        roots: for each tensor itself, or the base that it is a view of in the trace.
+        numbers: numbers among the leaves of the arguments that become symbols, by position.
+        constant: the numbers of tensors that are no symbols.
         wrappers: the wrapper subclasses of the call, and how each is made.
-        traced: which number stands for one of theirs in the trace.
+        traced: gives the hint of a symbol for a number of the call.
 
     Attributes:
-        env: knows what holds for them.
-        mode: makes fake tensors with such sizes.
-        names: what each is called in generated code, in order: those of the call, and then those that the
-            forward graph computes from values.
-        values: each as a number.
-        computed: those that a graph computes, a backward graph's among them, each as a number.
-        unbacked: what compilers get for those.
-        given: tells the values of a graph's inputs, while these are at hand.
-        concrete: what is known of the values of others.
-        numbers: what stands for the numbers among the leaves of the arguments, by position.
-        metas: how each wrapper subclass is made.
+        env: the ``ShapeEnv``, which has the guards.
+        mode: the mode that makes fake tensors with symbolic sizes.
+        names: the name of each symbol in generated code: first those of the call, then those that the forward
+            graph computes from values.
+        values: each symbol as a SymInt.
+        computed: the symbols that a graph computes from values, also a backward graph, each as a number.
+        unbacked: the unbacked symbols that compilers get for computed ones.
+        given: gives the values of a graph's inputs, while they are available.
+        concrete: the known values of other nodes.
+        numbers: the symbols or numbers among the leaves of the arguments, by position.
+        metas: how each wrapper subclass is made, with symbols.
     """
 
     def __init__(
@@ -215,8 +218,8 @@ class SymbolicSizes:
         self.concrete: Any = None
         self._dims = tuple(tensor.dim() for tensor in (*tensors, *(wrapper for wrapper, _ in wrappers)))
         self._checked: tuple[int, Callable[[Sequence[int]], bool]] = 0, lambda _: True
-        self._found: dict[Any, str] = {}  # where each is found in a call
-        self._equal: list[tuple[str, Number]] = []  # what else is there, and what it has to be
+        self._found: dict[Any, str] = {}  # the place in a call where each symbol is read
+        self._equal: list[tuple[str, Number]] = []  # other places, and the number that has to be there
         self._wheres: dict[int, Geometry] = {}
         self._nbytes: dict[int, Number] = {}
         distinct = {id(tensor): (f"t{i}", tensor) for i, tensor in enumerate(tensors)}
@@ -225,10 +228,10 @@ class SymbolicSizes:
         together: dict[int, dict[str, Tensor]] = {}
         for path, tensor in distinct.values():
             together.setdefault(tensor_impl.storage_key(tensor), {})[path] = tensor
-        # (What shares a storage with one that is as it is, is so too.)
+        # All tensors on the storage of a tensor without symbols have none.
         for key in {tensor_impl.storage_key(tensors[i]) for i in constant.tensors}:
             self._fix_size(key, together.pop(key))
-        # (Sizes first: they are what is given, the rest follows where it can.)
+        # Sizes come first, because strides and storage sizes may follow from them.
         free = {path: tensor for members in together.values() for path, tensor in members.items()}
         still = {(id(tensors[i]), d) for i, d in constant.dimensions}
         still.update(_static_dimensions(tensors, wrappers))
@@ -260,28 +263,28 @@ class SymbolicSizes:
         roots: Sequence[Tensor],
         wrappers: Sequence[tuple[Tensor, SubclassCreationMeta]],
     ) -> SymbolicSizes:
-        """Symbols for nothing of a call, but for what graphs compute."""
+        """Without symbols for the numbers of a call; only graphs may compute some."""
         return cls(tensors, roots, {}, StaticSizes(frozenset(range(len(tensors)))), wrappers=wrappers)
 
     def geometry(self, tensor: Tensor) -> Geometry:
-        """How one of the tensors, or the base of one, lies."""
+        """The geometry of a tensor of the call, or of its base, with symbols."""
         return self._wheres[id(tensor)]
 
     def nbytes(self, tensor: Tensor) -> Number:
-        """The size of its storage in bytes."""
+        """The size of a tensor's storage in bytes, as a symbol or number."""
         return self._nbytes[tensor_impl.storage_key(tensor)]
 
     def let_go(self) -> None:
-        """Forget which tensors these are: they may end while the trace lives on."""
+        """Drop what is known by the ids of tensors: they may be freed while the trace lives on."""
         self._wheres.clear()
         self._nbytes.clear()
 
     def at(self, value: Any, numbers: Sequence[int]) -> Any:
-        """What a number, or a tuple of numbers and other things, is in a call with `numbers`."""
+        """A number, or a tuple with numbers, for a call whose symbols have the values `numbers`."""
         return _replace_sizes(value, dict(zip(self.values, numbers, strict=True)))
 
     def laid(self, layout: GradientLayout, numbers: Sequence[int]) -> GradientLayout:
-        """How something lies in a call with `numbers`."""
+        """A layout for a call whose symbols have the values `numbers`."""
         meta = layout.meta
         return GradientLayout(
             self.at(layout.wheres, numbers),
@@ -289,8 +292,10 @@ class SymbolicSizes:
         )
 
     def data_number(self, hint: int | float, *, is_size: bool, forward: bool) -> Number:
-        """What stands for a number that a graph computes from values, a `forward` graph or a backward one; it
-        is `hint` in this call. A size below 2 stands for itself."""
+        """A symbol for a number that a graph computes from values; a size below 2 stays a number.
+
+        `hint` is its value in this call. `forward` says which graph computes it.
+        """
         if is_size and hint < 2:
             return hint
         name = f"data[{len(self.computed)}]"
@@ -303,7 +308,7 @@ class SymbolicSizes:
 
     @contextlib.contextmanager
     def values_at_hand(self) -> Iterator[None]:
-        """When this is over, the caller's tensors are let go of."""
+        """While it lasts, `given` and `concrete` may hold the caller's tensors. At its end they are reset."""
         try:
             yield
         finally:
@@ -314,12 +319,12 @@ class SymbolicSizes:
         return bool(symbolic_shapes.free_symbols(number) & self.computed.keys())
 
     def data_tests(self) -> list[Any]:
-        """What is assumed of numbers that graphs compute, as expressions of symbols."""
+        """The guards on numbers that graphs compute, as expressions of symbols."""
         found = (guard.expr for guard in self.env.guards)
         return [test for test in dict.fromkeys(found) if test.free_symbols & self.computed.keys()]
 
     def hold(self, numbers: Sequence[int]) -> bool:
-        """Whether what is assumed of the symbols by now holds for the numbers of a call."""
+        """Whether the guards so far hold for the numbers of a call."""
         if len(self.env.guards) != self._checked[0]:
             tests = [
                 symbolic_shapes.python_source(guard.expr)
@@ -330,7 +335,7 @@ class SymbolicSizes:
         return self._checked[1](numbers)
 
     def shape_guards(self) -> ShapeGuards:
-        """What is to hold for the tensors of a later call, now that the trace is over."""
+        """The guards for later calls, when the trace is over."""
         lines = [f"{self.names[symbol]} = {path}" for symbol, path in self._found.items()]
         tests = [f"{path} == {source_of(value)}" for path, value in self._equal]
         names = [name for symbol, name in self.names.items() if symbol not in self.computed]
@@ -381,7 +386,7 @@ class SymbolicSizes:
         self, path: str, sizes: Sequence[int], strides: Sequence[int], size: tuple[Number, ...]
     ) -> tuple[Number, ...]:
         found: list[Number] = list(strides)
-        known: dict[int, Number] = {1: 1}  # strides that follow from the sizes of dimensions further in
+        known: dict[int, Number] = {1: 1}  # strides that follow from the sizes of inner dimensions
         for d in sorted(range(len(size)), key=lambda d: (strides[d], -d)):
             follows = known.get(strides[d])
             if follows is None:
@@ -395,7 +400,7 @@ class SymbolicSizes:
     def _symbolic_subclass_meta(
         self, path: str, meta: SubclassCreationMeta, tensor: Tensor, is_fixed: bool
     ) -> SubclassCreationMeta:
-        """How a wrapper subclass is made, with symbols for what it shows."""
+        """How a wrapper subclass is made, with symbols for its own size and strides."""
         parts = tuple(
             (
                 name,
@@ -405,7 +410,7 @@ class SymbolicSizes:
             )
             for name, part in meta.parts
         )
-        if has_nested_ints(meta.size):  # which is what it is made of that says, and these names
+        if has_nested_ints(meta.size):  # the inner tensors and the nested ints give the size
             return replace(meta, parts=parts)
         size = tuple(
             self._symbolic_number(f"{path}.shape[{d}]", n, is_fixed or self._is_fixed(tensor, d))
@@ -419,8 +424,7 @@ class SymbolicSizes:
         )
 
     def _symbolic_storage_size(self, members: Mapping[str, Tensor]) -> Number:
-        """The size of a storage: where the tensors on it end, if they reach that far, else a number of its
-        own."""
+        """The size of a storage: the end of a tensor that reaches to the storage's end, or else a symbol."""
         path, tensor = next(iter(members.items()))
         path += ".untyped_storage().nbytes()"
         nbytes = tensor.untyped_storage().nbytes()
@@ -449,23 +453,22 @@ class SymbolicSizes:
 def _static_dimensions(
     tensors: Sequence[Tensor], wrappers: Sequence[tuple[Tensor, SubclassCreationMeta]]
 ) -> Iterator[tuple[int, int]]:
-    """The dimensions, by the identity of the tensor, of which the sizes are no symbols since names are
-    multiplied by them.
+    """Dimensions whose sizes are no symbols because nested ints are multiplied by them, with the tensor's id.
 
-    The strides of a nested tensor have a name as factor, and all sizes but the first one's. The same numbers
-    are taken for these in what it is made of.
+    The strides of a nested tensor are products of a nested int and of all its sizes except the first. Inner
+    tensors have the same sizes, so these are no symbols there either.
     """
     for _, meta in wrappers:
         if has_nested_ints(meta.size):
             factors = {n for n in meta.size[1:] if not is_nested_int(n)}
             for part in (tensors[position] for position in meta.positions):
-                if part.dim() > 1:  # (its offsets are not multiplied by)
+                if part.dim() > 1:  # the tensor of offsets has one dimension
                     yield from ((id(part), d) for d, n in enumerate(part.shape) if n in factors)
 
 
 @dataclass(frozen=True, slots=True)
 class HintedGeometries:
-    """How the tensors of a trace lie, in numbers."""
+    """The geometries of a trace's tensors, with hints in place of symbols."""
 
     symbols: SymbolicSizes
 
@@ -479,16 +482,16 @@ class HintedGeometries:
 
 @dataclass(frozen=True, slots=True)
 class ShapeGuards:
-    """What a specialization assumes of how tensors lie, and of numbers among the arguments.
+    """What a specialization assumes of the geometry of tensors, and of numbers among the arguments.
 
     Attributes:
-        names: its numbers.
-        lines: Python source that finds them in the tensors ``t0``, ``t1``, ... and the numbers ``i0``, ...
-        tests: expressions of these that have to hold.
-        hold: whether they do, for the tensors and then the numbers of a call.
-        dims: how many dimensions the tensors have.
-        given: how many numbers there are among the arguments.
-        computed: the numbers that the forward graph computes from values.
+        names: the names of the symbols.
+        lines: Python source that reads them from the tensors ``t0``, ``t1``, ... and the numbers ``i0``, ...
+        tests: Python expressions of the names that have to hold.
+        hold: tests them, for the tensors and then the numbers of a call.
+        dims: the number of dimensions of each tensor.
+        given: the number of numbers among the arguments.
+        computed: the names of symbols that the forward graph computes from values.
     """
 
     names: tuple[str, ...]
@@ -501,11 +504,11 @@ class ShapeGuards:
 
     @property
     def every(self) -> tuple[str, ...]:
-        """The numbers that are known when the forward graph has run."""
+        """The names of all symbols that have values when the forward graph has run."""
         return (*self.names, *self.computed)
 
     def failing_shape_guards(self, tensors: Sequence[Tensor], numbers: Sequence[int]) -> list[str]:
-        """Which tests do not hold for a call; none where its tensors are of another kind."""
+        """The tests that fail for a call; none if its tensors cannot be compared with the traced ones."""
         if self.dims != tuple(tensor.dim() for tensor in tensors):
             return []
         scope: dict[str, Any] = {"math": math, "torch": torch}
@@ -514,7 +517,7 @@ class ShapeGuards:
         try:
             exec("\n".join(self.lines), scope)
             return [test for test in self.tests if not _holds(test, scope)]
-        except (AttributeError, IndexError):  # one is no view, or one of something else
+        except (AttributeError, IndexError):  # a tensor is no view, or is another wrapper subclass
             return []
 
 
@@ -525,7 +528,7 @@ def _holds(test: str, scope: dict[str, Any]) -> bool:
         return False
 
 
-# (That a number is not 0 may be one test, and what is divided by it another.)
+# One test may divide by a number, and another one test that it is not 0.
 _RETURN = """try:
         return {test}
     except ZeroDivisionError:
@@ -535,7 +538,7 @@ NO_SIZES = ShapeGuards((), (), (), lambda *_: True)
 
 
 def _compile_shape_guards(names: Iterable[str], tests: Iterable[str]) -> Callable[[Sequence[int]], bool]:
-    """Whether all of the tests hold for numbers of these names."""
+    """A function that tests if all tests hold for numbers with these names."""
     scope: dict[str, Any] = {"math": math, "torch": torch}
     test = " and ".join(f"({test})" for test in dict.fromkeys(tests))
     taken = "".join(name + ", " for name in names)
@@ -545,5 +548,5 @@ def _compile_shape_guards(names: Iterable[str], tests: Iterable[str]) -> Callabl
 
 
 def source_of(value: Any) -> str:
-    """A number as Python source."""
+    """A number or symbol as Python source."""
     return symbolic_shapes.python_source(value.node.expr) if isinstance(value, SYMBOLIC) else repr(value)

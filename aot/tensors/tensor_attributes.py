@@ -1,7 +1,8 @@
-"""Python attributes of tensors, as ``w.quantized = True``: part of fakes, and of the specialization key.
+"""Tensor attributes: Python attributes such as ``w.quantized = True``, on fakes and in specialization keys.
 
-A fake has the attributes of its tensor. Those whose names are read by code that the function
-reaches are in the key: numbers and strings by value, all else by identity, with guards on what is in it.
+A fake gets the attributes of its tensor. If code that the function reaches reads an attribute's name, its
+value is in the key: numbers and strings by value, other objects by identity, with guards on what these
+contain.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from aot.torch_internals import dynamo_api, wrapper_subclasses
 
 @dataclass(frozen=True, slots=True)
 class AttributeNames:
-    """Which attributes of tensors the code of a function may read.
+    """The attributes of tensors that the code of a function may read.
 
     Attributes:
-        names: by these names.
-        every: by names that it computes.
+        names: the names in the code.
+        every: the code computes names, so all attributes count.
     """
 
     names: frozenset[str] = frozenset()
@@ -33,7 +34,7 @@ class AttributeNames:
         return AttributeNames(self.names | other.names, self.every or other.every)
 
     def of(self, tensor: Tensor) -> list[tuple[str, Any]]:
-        """What a tensor has of them. (Torch makes an empty dict where there is none, and keeps it.)"""
+        """These attributes of a tensor, as (name, value). `vars` makes an empty dict if there is none."""
         space = vars(tensor)
         if not space or not (self.every or not self.names.isdisjoint(space)):
             return []
@@ -47,7 +48,7 @@ class AttributeNames:
         ]
 
     def key(self, tensors: Sequence[Tensor]) -> tuple[object, ...]:
-        """Equal for two calls if their tensors have the same of these; empty if none has any."""
+        """A key that is equal for two calls if these attributes are equal; empty if no tensor has one."""
         found = ((i, self.of(tensor)) for i, tensor in enumerate(tensors))
         return tuple(
             (i, frozenset((name, identity_key(value)) for name, value in attributes))
@@ -56,11 +57,11 @@ class AttributeNames:
         )
 
     def none_of(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether no tensor has any."""
+        """Whether no tensor has one of these attributes."""
         return not any(map(self.of, tensors))
 
     def objects(self, tensors: Sequence[Tensor]) -> Iterator[Any]:
-        """What these attributes are."""
+        """The values of these attributes."""
         for tensor in tensors:
             for _, value in self.of(tensor):
                 yield value
@@ -71,8 +72,8 @@ class FakeAttributes:
     """The Python attributes of a fake when the function starts.
 
     Attributes:
-        known: the names of all, those that a wrapper subclass has of itself included.
-        own: what the user has set.
+        known: the names of all attributes, with those that a wrapper subclass sets itself.
+        own: the attributes that the user has set, with their values.
     """
 
     known: frozenset[str] = frozenset()
@@ -80,7 +81,7 @@ class FakeAttributes:
 
 
 def give_attributes(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> list[FakeAttributes]:
-    """Give fakes the attributes of what they stand for."""
+    """Give fakes the attributes of the tensors that they stand for."""
     found = []
     for tensor, fake in zip(tensors, fakes, strict=True):
         space = vars(fake)
@@ -95,13 +96,13 @@ def give_attributes(tensors: Sequence[Tensor], fakes: Sequence[Tensor]) -> list[
 
 
 def check_attributes(what: str, fake: Tensor, before: FakeAttributes) -> None:
-    """Look at a tensor of the trace when the function has run.
+    """Check the attributes of a fake when the function has run. `what` names the tensor in the message.
 
     Raises:
-        UnsupportedOutput: the function has set an attribute, or deleted one.
+        UnsupportedOutput: the function has set or deleted an attribute.
     """
     space = vars(fake)
-    # (What a wrapper subclass keeps for itself, its class sets.)
+    # A wrapper subclass's own class sets its private attributes.
     private = "_" if wrapper_subclasses.is_wrapper_subclass(fake) else dynamo_api.TORCH_ATTRIBUTE_PREFIXES
     changed = [name for name in space if name not in before.known and not name.startswith(private)]
     changed += [name for name, value in before.own.items() if space.get(name, _GONE) is not value]

@@ -1,4 +1,8 @@
-"""Version counters: how often a tensor was written to in place, and which tensors count together."""
+"""Version counters: how often a tensor was written to in place, and which tensors share a counter.
+
+Several functions set counters for a moment. One lock serializes them, because counters are shared with all
+threads.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,13 @@ _setting_counters = threading.Lock()
 
 
 def counter_groups(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """For each tensor, which of them is the first that counts its in-place writes together with it
-    (`detach`), and not apart (`.data`); an inference tensor has no counter, and is its own first.
+    """For each tensor, the position of the first one that shares its version counter.
 
-    There is no query for it: each counter is set to a number of its own, all are looked at, and set back.
-    What is written by another thread meanwhile is counted. It takes one look where no two counters are equal.
+    `detach` shares the counter, and `.data` does not. An inference tensor has no counter, and is its own
+    first.
+
+    torch has no query for this. So each counter is set to a number of its own, all are read, and all are set
+    back. Writes of other threads in the meantime are counted. If no two counters are equal, nothing is set.
     """
     groups = list(range(len(tensors)))
     by_version: dict[int, list[int]] = {}
@@ -62,7 +68,7 @@ def version_of(tensor: Tensor) -> int:
 
 @contextlib.contextmanager
 def as_if_at_version(tensor: Tensor, version: int) -> Iterator[None]:
-    """As if the version counter of `tensor` were at `version`, for as long as it lasts."""
+    """While it lasts, the version counter of `tensor` is at `version`."""
     with _setting_counters:
         before = tensor._version
         tensor_impl.set_version_counters((tensor,), (version,))
@@ -74,7 +80,7 @@ def as_if_at_version(tensor: Tensor, version: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def as_if_bumped(tensor: Tensor) -> Iterator[None]:
-    """As if `tensor` had been written to, for as long as it lasts."""
+    """While it lasts, the version counter of `tensor` is one higher."""
     before = tensor._version
     torch.autograd.graph.increment_version(tensor)
     try:
@@ -85,7 +91,7 @@ def as_if_bumped(tensor: Tensor) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_version_bump(tensor: Tensor) -> Iterator[None]:
-    """What is written to `tensor` meanwhile does not move its version counter."""
+    """While it lasts, writes to `tensor` do not count; the counter is set back at the end."""
     before = tensor._version
     try:
         yield
@@ -94,7 +100,7 @@ def without_version_bump(tensor: Tensor) -> Iterator[None]:
 
 
 def detached_in_place_error() -> RuntimeError:
-    """Eager's complaint, in eager's words, of a tensor that a backward keeps and whose history is gone."""
+    """Eager's error for a saved tensor that was detached in place, with eager's message."""
     return RuntimeError(
         "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
         "This is not supported, please use out-of-place `.detach()` instead"

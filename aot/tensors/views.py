@@ -1,4 +1,7 @@
-"""Views of a storage with any geometry: another dtype, lazily conjugated or negated, as bytes."""
+"""Views: make views of a storage with any geometry, and find which operations may return views.
+
+A geometry may have another dtype, or a conj or neg bit.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from aot.torch_internals import op_queries, tensor_impl
 
 
 def with_lazy_bits(tensor: Tensor, conj: bool, neg: bool) -> Tensor:
-    """An alias that shows its memory lazily conjugated or negated, or as it is; `tensor` if that does so."""
+    """An alias with these conj and neg bits; `tensor` itself if it has them."""
     if tensor.is_conj() != conj:
         tensor = tensor.conj()
     return tensor_impl.negative_view(tensor) if tensor.is_neg() != neg else tensor
 
 
 def physical(tensor: Tensor) -> Tensor:
-    """A detached alias that shows what is in memory."""
+    """A detached alias without conj and neg bit."""
     return with_lazy_bits(tensor.detach(), False, False)
 
 
 def as_strided_view(tensor: Tensor, where: Geometry) -> Tensor:
-    """A view of a tensor's storage with the geometry `where`; differentiable as far as dtypes allow."""
+    """A view of a tensor's storage with the geometry `where`, differentiable if the dtypes allow it."""
     if where.dtype != tensor.dtype:
         tensor = with_lazy_bits(tensor, False, False)
         stop = 0 if 0 in where.size else where.stop
@@ -33,7 +36,7 @@ def as_strided_view(tensor: Tensor, where: Geometry) -> Tensor:
         elif is_component_dtype(tensor.dtype, where.dtype):
             tensor = torch.view_as_complex(tensor.as_strided((stop, 2), (2, 1), 0))
         else:
-            # All of the storage up to there, as numbers of the one dtype, then of the other.
+            # The storage up to there, first as numbers of the tensor's dtype, then of the other one.
             ours, theirs = tensor.dtype.itemsize, where.dtype.itemsize
             count = -(-stop * theirs // ours)
             count += -count % max(1, theirs // ours)
@@ -44,8 +47,10 @@ def as_strided_view(tensor: Tensor, where: Geometry) -> Tensor:
 
 
 def _put_view_at(tensor: Tensor, where: Geometry) -> Tensor:
-    """The same where the storage is no whole number of the tensor's elements: an alias that shares its
-    version counter, but is no view."""
+    """`as_strided_view` for a storage whose size is no multiple of the tensor's element size.
+
+    The result is an alias that shares the version counter, but is no view.
+    """
     there = torch.empty(0, dtype=where.dtype, device=tensor.device)
     there.set_(tensor.untyped_storage(), where.offset, where.size, where.stride)
     alias = tensor.detach()
@@ -59,20 +64,24 @@ def is_component_dtype(real: torch.dtype, number: torch.dtype) -> bool:
 
 
 def bitcast_view(tensor: Tensor, dtype: torch.dtype, start: int, count: int) -> Tensor:
-    """A stretch of the storage that a tensor lies in as another dtype, flat, outside autograd: `count`
-    elements of that dtype, the first of which is number `start`."""
+    """A span of a tensor's storage as another dtype, with one dimension, outside autograd.
+
+    It has `count` elements of `dtype`, from element `start` of the storage.
+    """
     storage = tensor.untyped_storage()
     return torch.empty(0, dtype=dtype, device=tensor.device).set_(storage, start, (count,), (1,))
 
 
 def may_alias(op: op_queries.OpOverload) -> bool:
-    """Whether a result of `op` may lie in its first argument's memory, by its schema, its tags, or although
-    neither says so."""
+    """Whether a result of `op` may share its first argument's memory.
+
+    The schema says so, or a tag, or neither (`is_undeclared_view`).
+    """
     return op.is_view or torch.Tag.maybe_aliasing_or_mutating in op.tags or is_undeclared_view(op)
 
 
 def alias_root(node: fx.Node) -> fx.Node:
-    """The value in whose memory another one may lie: where its views begin."""
+    """The value in whose memory another one may lie: the base of its chain of views."""
     while True:
         made = node.args[0] if node.target is operator.getitem else node
         assert isinstance(made, fx.Node)

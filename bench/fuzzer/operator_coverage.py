@@ -109,7 +109,7 @@ class Recorded:
 
 class _Functions(TorchFunctionMode):
     def __init__(self, found: set[object]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found = found
 
     def __torch_function__(

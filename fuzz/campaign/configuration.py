@@ -1,4 +1,4 @@
-"""What a campaign runs, and with which versions: the part of it that is known before the first case.
+"""Configuration: what a campaign runs, and with which versions. It is known before the first case.
 
 configuration = Configuration(targets=("aot",), seed=1, cases=5000)
 from_json(to_json(configuration)) == configuration
@@ -17,15 +17,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-# How many programs the fingerprint of the generator looks at.
+# The number of programs in the fingerprint of the generator.
 _SAMPLE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much one reduction may take: programs run, and, where time bounds the campaign, seconds of workers.
+    """The limits of one reduction: programs that run, and worker seconds if time bounds the campaign.
 
-    Seconds would make the buckets of a campaign that is bounded by cases depend on how busy its machine is.
+    With a limit in seconds, buckets depend on how busy the machine is. So a campaign that is bounded by cases
+    has none.
     """
 
     evaluations: int = 250
@@ -38,12 +39,13 @@ DEFAULT_BUDGET = Budget()
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What to run. `seconds` and `cases` (per target) bound it together; one of them must be given.
+    """What a campaign runs.
 
-    `limit` is the seconds that one case may take; `memory` the bytes of data of one worker. `cluster` is ""
-    for this machine alone, else the address of a Dask scheduler or `local:N` (see
-    `fuzz.campaign.workers.cluster`); `jobs` are then the workers of each node, 0 for one for each of its
-    cores. `clauses` are those that are judged of what each target promises; there are none where all are.
+    `seconds` and `cases` (for each target) bound it together; at least one of them must be given. `limit` is
+    the time limit of a case in seconds, `memory` the limit of a worker's data in bytes. `cluster` is "" for
+    this machine, else the address of a Dask scheduler or `local:N` (see `fuzz.campaign.workers.cluster`).
+    Then `jobs` is the number of workers of each node, 0 for one for each core. `clauses` are judged of those
+    that a target promises; empty means all.
     """
 
     targets: tuple[str, ...]
@@ -66,14 +68,14 @@ def to_json(configuration: Configuration) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Configuration:
-    """The configuration that `to_json` gave."""
+    """The inverse of `to_json`."""
     budget = Budget(**data["budget"])
-    clauses = tuple(data.get("clauses", ()))  # earlier campaigns had none
+    clauses = tuple(data.get("clauses", ()))  # campaigns of earlier versions have none
     return Configuration(**{**data, "targets": tuple(data["targets"]), "budget": budget, "clauses": clauses})
 
 
 def campaign_versions() -> dict[str, str]:
-    """What a campaign's results depend on besides its configuration, in words for a report."""
+    """The versions on which a campaign's results depend besides its configuration, as text."""
     import torch
 
     found = {
@@ -87,7 +89,10 @@ def campaign_versions() -> dict[str, str]:
 
 
 def generator_fingerprint(configuration: Configuration) -> str:
-    """A digest of the first programs: a campaign goes on only where the generator still makes the same."""
+    """A digest of the first programs.
+
+    A campaign is continued only if the generator still makes the same ones.
+    """
     from fuzz.campaign.workers.handlers import program
     from fuzz.program.decode import to_json as program_to_json
 
@@ -99,7 +104,7 @@ def generator_fingerprint(configuration: Configuration) -> str:
 
 
 def _installed() -> str:
-    """The version of the package; "" where it is used without being installed."""
+    """The version of the package; "" if it is not installed."""
     try:
         return metadata.version("aotfuzz")
     except metadata.PackageNotFoundError:
@@ -107,7 +112,7 @@ def _installed() -> str:
 
 
 def _checkout_commit() -> str:
-    """The commit that this code is a checkout of; "" for an installed package or without git."""
+    """The commit of this checkout; "" for an installed package or without git."""
     here = Path(__file__).parent
     if not any((parent / ".git").exists() for parent in here.parents[:2]):
         return ""

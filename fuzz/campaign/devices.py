@@ -1,4 +1,4 @@
-"""What programs can run on here: GPUs, and how many workers they and the cores of this machine can take."""
+"""Devices: the GPUs of this machine, and how many workers they and the cores can take."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 
 from fuzz.errors import DeviceError
 
-# Each has half a gigabyte of a GPU's memory for itself before it has a tensor.
+# Each worker needs half a gigabyte of a GPU's memory before its first tensor.
 PER_GPU = 8
 
 
 def gpu_names(device: str) -> tuple[str, ...]:
-    """The devices of this machine, as `CUDA_VISIBLE_DEVICES` names them; none for a campaign on the CPU."""
+    """The GPUs of this machine, as `CUDA_VISIBLE_DEVICES` names them; none for a campaign on the CPU."""
     if device == "cpu":
         return ()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -23,14 +23,15 @@ def gpu_names(device: str) -> tuple[str, ...]:
 
 
 def workers(device: str = "cpu") -> int:
-    """How many workers a campaign gets by default: one for each core that this process may use, but no more
-    than PER_GPU for each GPU."""
+    """The default number of workers: one for each core that this process may use, at most PER_GPU for each
+    GPU.
+    """
     cores = len(os.sched_getaffinity(0))
     return cores if device == "cpu" else max(1, min(cores, PER_GPU * len(gpu_names(device))))
 
 
 def require_device(device: str) -> None:
-    """Make sure that programs of this `device` (`cpu`, `cuda`, or one name for both) can run here.
+    """Check that programs of this `device` (`cpu`, `cuda`, or one name for both) can run here.
 
     Raises:
         DeviceError: they cannot.

@@ -1,10 +1,12 @@
-"""A campaign: the same generated programs for every target, run in the pool, bounded by time or by cases.
+"""Driver: a campaign of generated programs on several targets, bounded by time or by cases.
 
-Case `index` of a campaign is made from (seed, index, profile) alone, so it is the same case on one worker or
-on twenty. Answers come back in any order; each is written to the store as it comes, and counts from then on,
-so that a campaign which was killed goes on with the cases that have no answer. The ledger settles them in the
-order of their indices; when time is up, what counts is a prefix of the cases. A worker that dies in a case
-gives a finding of its own kind, unless eager dies of the same program.
+In: a `Configuration`, and perhaps a store. Out: a `Summary`. All targets get the same programs. Case `index`
+depends only on seed, index and profile, so it is the same on one worker or on twenty.
+
+Answers come in any order. Each is written to the store when it comes, and counts from then on. So a campaign
+that was killed can go on with the cases without an answer. The ledger settles answers in the order of their
+indices; when time is up, the settled cases are a prefix. If a worker dies in a case, that is a finding of its
+own kind, unless eager dies of the same program.
 
     summary = Campaign(Configuration(targets=("aot",), seed=1, cases=5000)).run()
     summary.findings, summary.buckets
@@ -55,7 +57,7 @@ KILLS = 5
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A campaign in flight, for a live view. `left` is the seconds to its end as far as they can be told."""
+    """A running campaign, for a live view. `left` is an estimate of the seconds to its end."""
 
     seconds: float
     tallies: dict[str, Tally]
@@ -67,7 +69,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
-    """The tag of a lease of cases."""
+    """The tag of a job: a lease of cases."""
 
     target: str
     indices: tuple[int, ...]
@@ -75,8 +77,11 @@ class _Lease:
 
 @dataclass(frozen=True, slots=True)
 class _Rerun:
-    """The tag of a case that runs again, alone: so many times its worker was killed, perhaps by others; or
-    the fuzzer failed on it where other cases had run."""
+    """The tag of a job: a case that runs again, alone.
+
+    Its worker was killed so many times, perhaps because of others; or the fuzzer failed on it after other
+    cases had run in the same worker.
+    """
 
     target: str
     index: int
@@ -85,8 +90,10 @@ class _Rerun:
 
 @dataclass(frozen=True, slots=True)
 class _Control:
-    """The tag of a run on another target (eager, or a control of this one) of a program on which a worker
-    died; that run was killed so many times."""
+    """The tag of a job: a program on which a worker died, on another target (eager, or a control).
+
+    That run was killed so many times.
+    """
 
     target: str
     index: int
@@ -96,7 +103,7 @@ class _Control:
 
 
 class Campaign:
-    """One campaign; `run` it once."""
+    """One campaign. `run` may be called once."""
 
     def __init__(
         self,
@@ -104,9 +111,9 @@ class Campaign:
         store: Store | None = None,
         watch: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        """`watch` is called a few times a second with what there is to show.
+        """Prepare a campaign. `watch` is called a few times a second with its progress.
 
-        A store that holds cases already makes the campaign go on from there.
+        If the store has cases already, the campaign goes on from there.
         """
         self._configuration = configuration
         self._store = store or Store.in_memory(configuration)
@@ -120,10 +127,13 @@ class Campaign:
         self._start = time.monotonic()
 
     def run(self) -> Summary:
-        """Run to the end, or to Ctrl-C or SIGTERM, and say what came of it.
+        """Run to the end, or to Ctrl-C or SIGTERM, and return the summary.
 
-        Raises PoolError if workers cannot start. A store that can no longer be written, and workers that are
-        lost, end the campaign early; the summary then has the reason among its troubles.
+        A store that can no longer be written, and lost workers, end the campaign early. The summary then has
+        the reason among its troubles.
+
+        Raises:
+            PoolError: workers cannot start.
         """
         writable = True
         lost = ""
@@ -150,7 +160,7 @@ class Campaign:
             try:
                 self._store.set("sessions", sessions, self._elapsed())
                 self._store.set("ended", "killed", self._elapsed())
-                # Who reads the file later need not have the targets, nor run anything of theirs.
+                # A later reader of the file need not have the targets, nor run their code.
                 shares = {name: find_target(name).refuses for name in self._configuration.targets}
                 self._store.set("refuses", shares, self._elapsed())
                 complete = self._run_campaign_loop(triage)
@@ -182,7 +192,7 @@ class Campaign:
                 write_files(self._store, self._ledger.buckets())
             except StoreError as error:
                 self._troubles[str(error)] += 1
-        if lost:  # which is nothing to tell of the campaign once it has gone on
+        if lost:  # a campaign that is continued later drops this trouble
             self._troubles[lost] += 1
         return summarize(self._store, self._ledger, interrupted=not complete, troubles=self._trouble_texts())
 
@@ -214,7 +224,7 @@ class Campaign:
         return self._before + time.monotonic() - self._start
 
     def _run_campaign_loop(self, triage: Triage) -> bool:
-        """Until the end; whether it came to it."""
+        """Run the loop to the end. Returns whether the end was reached."""
         configuration, pool, ledger = self._configuration, self._pool, self._ledger
         end = configuration.seconds
         grace = min(MOST_GRACE, GRACE * (end or 0.0))
@@ -235,7 +245,7 @@ class Campaign:
             sample = self._gauge.read(self._elapsed())
             if sample is not None:
                 self._store.measure(sample)
-            # Only what the store has counts.
+            # Cases count once the store has them.
             self._store.commit(self._elapsed())
             ledger.settle()
             if elapsed - shown > 0.25:
@@ -252,10 +262,10 @@ class Campaign:
         return False
 
     def _issue_leases(self) -> None:
-        """Keep leases waiting for the workers; the target that is furthest behind comes first.
+        """Keep leases waiting for the workers. The target that is furthest behind comes first.
 
-        Behind in time where time bounds the campaign, so that a target whose cases take seconds leaves the
-        others theirs; in cases where all come to the same number.
+        If time bounds the campaign, the target with the least time is behind, so that slow cases of one
+        target leave the others their time. If cases bound it, the target with the fewest cases is behind.
         """
         configuration = self._configuration
         cases = configuration.cases
@@ -273,7 +283,7 @@ class Campaign:
             if cases is not None:
                 stop = min(stop, cases)
             line.issued = stop
-            # An earlier session may have the answers to some of them.
+            # An earlier session may have answered some of them.
             indices = tuple(index for index in range(start, stop) if not line.knows(index))
             if indices:
                 items = tuple(self._item(name, index) for index in indices)
@@ -299,7 +309,7 @@ class Campaign:
         )
 
     def _route_worker_event(self, event: Event) -> None:
-        """Give an event to whoever asked: an investigation's future, or a line of cases."""
+        """Give an event to the investigation that waits for it, or to its line of cases."""
         if isinstance(event, Answer):
             self._gauge.heard(event.resident)
         tag = event.job.tag
@@ -332,7 +342,7 @@ class Campaign:
         elif killed and kills < KILLS:
             self._urgent(self._item(name, index), _Rerun(name, index, kills + 1))
         elif seen.kind:
-            # Whose death was it? A program that kills eager or a control as well proves nothing.
+            # A program that kills eager or a control too proves nothing about the target.
             self._control(_Control(name, index, seen))
         else:
             self._settle_arrived_case(name, index, seen)
@@ -348,7 +358,7 @@ class Campaign:
 
     def _settle_arrived_case(self, name: str, index: int, seen: RunOutcome) -> None:
         if self._ledger.lines[name].knows(index):
-            # A lease of a node that was thought dead may be answered twice.
+            # A lease may be answered twice, if its node was wrongly thought dead.
             return
         if not seen.traits:
             seen = replace(seen, traits=self._traits(index))
@@ -359,10 +369,10 @@ class Campaign:
         self._ledger.arrive(name, index, replace(seen, findings=(), stack="", traits=()), at)
 
     def _traits(self, index: int) -> tuple[str, ...]:
-        """What a program has, for a worker that did not live to say so."""
+        """The traits of a program whose worker died before it could report them."""
         try:
             return tuple(traits(self._program(index)))
-        except Exception:  # of the generator: that is why the worker could not say it, and it told so
+        except Exception:  # the generator raises, and the worker has reported that
             return ()
 
     def _program(self, index: int) -> Any:
@@ -370,7 +380,10 @@ class Campaign:
         return handlers.program(configuration.seed, index, configuration.profile, configuration.device)
 
     def _campaign_progress(self, finishing: bool) -> Progress:
-        """`finishing` says that the time is up; if the cases are, it is finishing, too."""
+        """The progress of the campaign.
+
+        `finishing` says that the time is up; without cases left it is finishing too.
+        """
         elapsed, configuration = self._elapsed(), self._configuration
         left = None
         if configuration.seconds is not None:
@@ -388,7 +401,7 @@ class Campaign:
 
 @contextlib.contextmanager
 def _campaign_signals_handled(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Let a first Ctrl-C or SIGTERM end the campaign in an orderly way, and a second one at once."""
+    """While it lasts, a first Ctrl-C or SIGTERM ends the campaign in order, and a second one at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -409,7 +422,10 @@ def _campaign_signals_handled(interrupt: Callable[[], None]) -> Iterator[None]:
 
 
 def judge_death(dead: RunOutcome, event: Event, other: str) -> RunOutcome:
-    """Whose death it was: `event` says what another target did of the program on which a worker died."""
+    """Decide whose death it was.
+
+    `event` is the result of another target on the program on which a worker died.
+    """
     seen = _unable(event) if isinstance(event, Failure) else run_of_event(event)
     if not seen.kind:
         return dead
@@ -417,5 +433,8 @@ def judge_death(dead: RunOutcome, event: Event, other: str) -> RunOutcome:
 
 
 def _unable(event: Failure) -> RunOutcome:
-    """A case on which the fuzzer itself failed: it counts as poisoned, and the failure is reported."""
+    """The outcome of a case on which the fuzzer itself failed.
+
+    It counts as poisoned, and the failure is reported.
+    """
     return RunOutcome("poisoned", "", (), "the fuzzer failed on it", 0.0)

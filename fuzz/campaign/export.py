@@ -1,8 +1,8 @@
-"""A campaign's file as JSON lines, for other tools, in an order that does not depend on when things came.
+"""Export: a campaign's file as JSON lines, for other tools, in an order that does not depend on timing.
 
-The first line has `kind` "campaign"; then come the cases (`kind` "case", with `died` "crash" or "timeout"
-where the worker did), the investigated findings ("example"), the traits ("trait") and their pairs ("pair"),
-and how much memory was in use ("memory", in bytes).
+The first line has the `kind` "campaign". Then come the cases (`kind` "case", with `died` "crash" or "timeout"
+if the worker died), the investigated findings ("example"), the traits ("trait") and their pairs ("pair"), and
+the memory in use ("memory", in bytes).
 
     with Store.read(Path("found")) as store:
         for line in lines(store): print(line)
@@ -22,7 +22,7 @@ _FACTS = ("version", "configuration", "versions", "started", "sessions", "elapse
 
 
 def lines(store: Store) -> Iterator[str]:
-    """Each line, without its end."""
+    """Each line, without a line break."""
     for item in _exported_objects(store):
         yield json.dumps(item)
 

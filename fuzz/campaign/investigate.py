@@ -1,8 +1,8 @@
-"""One finding under the lens: seen again in a fresh worker, reduced, confirmed, and given its script.
+"""Investigate: see one finding again in a fresh worker, reduce it, confirm it, and make its script.
 
-Each step runs programs in the pool, so a reduced program that segfaults or hangs costs a worker and not the
-finding. An investigation is an ordinary blocking function in a thread of its own; it reaches the pool through
-`Runner`, whose futures the driver's loop fulfils.
+In: a `Suspect`. Out: an `Example`. Every program runs in the pool, so a reduced program that segfaults or
+hangs costs a worker, and not the finding. An investigation is a blocking function in its own thread. It
+reaches the pool by a `Runner`, whose futures the driver's loop fulfils.
 
     example = investigate(suspect, Runner(pool, limit=30.0), budget=Budget())
     example.bucket, example.program
@@ -33,16 +33,20 @@ from oracles import Finding
 
 T = TypeVar("T")
 EAGER = "eager"
-# A death that is seldom the target's doing: the kernel's when memory is short, or an administrator's.
+# The target is seldom the reason: the kernel kills when memory is short, or an administrator does.
 KILLED = "killed by SIGKILL"
-# How often a run is repeated whose worker was killed so, or on which the fuzzer failed.
+# How often a run is repeated if its worker was killed so, or if the fuzzer failed on it.
 AGAIN = 3
-# How many fresh workers a finding is shown to before it is called flaky or unconfirmed.
+# How many fresh workers try a finding before it is called flaky or unconfirmed.
 REPLAYS = 4
 
 
 def run_of_event(event: Event) -> RunOutcome:
-    """What an event of the pool says about the program that ran; PoolError for a mistake of the fuzzer."""
+    """The outcome of a run in an event of the pool.
+
+    Raises:
+        PoolError: the event is a mistake of the fuzzer.
+    """
     match event:
         case Answer(_, _, value, seconds):
             result = Result.from_json(value)
@@ -68,11 +72,11 @@ def run_of_event(event: Event) -> RunOutcome:
 
 
 class ProgramRunner(Protocol):
-    """What an investigation needs of whoever runs its programs."""
+    """What an investigation needs to run programs."""
 
     @property
     def limit(self) -> float:
-        """Seconds that one run may take."""
+        """The time limit of one run in seconds."""
 
     def begin(self, program: Program, target: str, *, limit: float | None = None) -> None:
         """Have a program run that may be asked for next."""
@@ -87,10 +91,10 @@ class ProgramRunner(Protocol):
 
 
 class Runner:
-    """Runs programs in the pool for threads other than the driver's."""
+    """Runs programs in the pool, for threads other than the driver's."""
 
     def __init__(self, pool: Workers, limit: float, clauses: Sequence[str] = ()) -> None:
-        """`clauses` are those that are judged, if not all that a target promises."""
+        """Prepare a runner. `clauses` are judged of those that a target promises; empty means all."""
         self._pool = pool
         self._clauses = clauses
         self.limit = limit
@@ -99,7 +103,7 @@ class Runner:
         self._begun: dict[tuple[Program, str], Future[Event]] = {}
 
     def begin(self, program: Program, target: str, *, limit: float | None = None) -> None:
-        """Have a program run that may be asked for next, in a worker that has nothing else to do."""
+        """Start a program that may be needed next, in a worker that has nothing else to do."""
         if (program, target) not in self._begun and not self._cancelled:
             item = handlers.program_item(program, target, self._clauses)
             self._begun[program, target] = self._submit(item, False, limit)
@@ -107,7 +111,11 @@ class Runner:
     def run(
         self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None
     ) -> RunOutcome:
-        """Run a program and wait for it; CancelledError when the campaign ends first."""
+        """Run a program and wait for it.
+
+        Raises:
+            CancelledError: the campaign ends first.
+        """
         begun = None if fresh else self._begun.pop((program, target), None)
         item = handlers.program_item(program, target, self._clauses)
         return run_of_event(self.ask(item, fresh, limit, begun))
@@ -116,16 +124,16 @@ class Runner:
         """Whether a repro script shows its difference, and not another one."""
         event = self.ask(handlers.script_item(text), True, None)
         if isinstance(event, Death):
-            # A worker that dies of a script has died of what the script is about, or the script is not it.
+            # If the worker dies of the script, that is the difference only for a finding of a death.
             return finding.target.startswith(("crash", "timeout")) or finding.clause != "errors"
         return isinstance(event, Answer) and repro_trial.is_difference_shown_by_repro(finding, event.value)
 
     def wake(self) -> None:
-        """Let the driver's loop look at what has been done."""
+        """Wake the driver's loop."""
         self._pool.wake()
 
     def cancel(self) -> None:
-        """Let no thread wait any longer."""
+        """Cancel everything that threads wait for."""
         self._cancelled = True
         for future in list(self._waiting):
             future.cancel()
@@ -137,7 +145,7 @@ class Runner:
         limit: float | None = None,
         begun: Future[Event] | None = None,
     ) -> Event:
-        """Have an item handled (`fuzz.campaign.workers.handlers`) and wait for what comes of it."""
+        """Hand an item to the pool (`fuzz.campaign.workers.handlers`), and wait for its event."""
         for _ in range(AGAIN):
             future = begun or self._submit(item, fresh, limit)
             begun = None
@@ -162,7 +170,7 @@ class Runner:
 
 
 def serve_pool_during(pool: Pool, work: Callable[[], T]) -> T:
-    """The result of `work`, which asks a `Runner` in a thread, while this thread serves the pool."""
+    """Run `work`, which uses a `Runner`, in another thread, and serve the pool until it returns."""
     with ThreadPoolExecutor(1) as threads:
         future = threads.submit(work)
         future.add_done_callback(lambda _: pool.wake())
@@ -185,10 +193,10 @@ def investigate(
     ahead: bool = False,
     hurried: Callable[[], bool] = _never,
 ) -> Example:
-    """Confirm, reduce and describe one finding. Whatever fails on the way, the finding itself is kept.
+    """Confirm, reduce and describe one finding. If a step fails, the finding itself is kept.
 
-    With `ahead`, for a pool that has nothing else to do, its workers run what may be asked for next. Once
-    `hurried` says so, the smallest program so far is the result.
+    With `ahead`, for a pool that has nothing else to do, workers run programs early that may be needed next.
+    When `hurried` returns true, the smallest program so far is the result.
     """
     signature = suspect.seen.signature
     again = runner.run(suspect.program, suspect.target, fresh=True)
@@ -200,7 +208,7 @@ def investigate(
             suspect.program, predicate, budget=budget.evaluations, ahead=begin if ahead else None
         ).program
     except ReductionError:
-        # A fresh worker shows it and a used one does not: real, but not to be made smaller this way.
+        # A fresh worker shows it and a used one does not: it is real, but cannot be reduced in this way.
         smaller = suspect.program
     final = runner.run(smaller, suspect.target, fresh=True)
     if final.signature != signature:
@@ -211,10 +219,10 @@ def investigate(
 def _is_interesting_to_investigation(
     suspect: Suspect, runner: ProgramRunner, budget: Budget, hurried: Callable[[], bool]
 ) -> tuple[Callable[[Program], bool], Callable[[Program], None], Callable[[], int]]:
-    """The reducer's predicate, how a call of it is begun, and a count of its calls.
+    """The reducer's predicate, a function that starts a call of it early, and a count of its calls.
 
-    A program is interesting if it has the same signature, is no less severe, and is within the budget of
-    time.
+    A program is interesting if it has the same signature, is at least as severe, and there is time left in
+    the budget.
     """
     calls = 0
     seconds = 0.0
@@ -231,7 +239,7 @@ def _is_interesting_to_investigation(
         seconds += seen.seconds
         same = seen.signature == suspect.seen.signature and severity(seen.findings) <= worst
         if same and seen.kind:
-            # The target's observation includes what eager does: a program that kills eager shows nothing.
+            # A death counts only if eager alone survives the program.
             return runner.run(program, EAGER, limit=limit).outcome == "agree"
         return same
 
@@ -245,11 +253,11 @@ def _is_interesting_to_investigation(
 def _confirmed_finding(
     suspect: Suspect, program: Program, seen: RunOutcome, runner: ProgramRunner, *, evaluations: int
 ) -> Example:
-    """A finding that fresh workers show: in a bucket, with its script tried."""
+    """The example of a finding that fresh workers show, with its bucket, after its script was tried."""
     finding = buckets.primary_finding(seen.findings)
     program = as_promised(program, find_target(suspect.target))
     bucket = buckets.bucket(seen.findings, program)
-    # A short script looks at one thing. What it does not show, one that looks at everything may.
+    # A short script checks one thing. If it does not show the difference, a script that checks all may.
     texts = dict.fromkeys(
         repro_script.repro_script(program, suspect.target, finding, long=long) for long in (False, True)
     )
@@ -262,15 +270,16 @@ def _confirmed_finding(
 def _doubtful_finding(
     suspect: Suspect, runs: list[RunOutcome], runner: ProgramRunner, *, evaluations: int
 ) -> Example:
-    """A finding that comes and goes, or needs what an earlier case left behind, with what each run gave.
+    """The example of a finding that not all fresh workers show, with the result of each.
 
-    `runs` are those that fresh workers have made of the program already.
+    Such a finding is flaky, or depends on an earlier case. `runs` has the runs that fresh workers have made
+    already.
     """
     runs = [*runs]
     while len(runs) < REPLAYS:
         runs.append(runner.run(suspect.program, suspect.target, fresh=True))
     same = [seen.signature == suspect.seen.signature for seen in runs]
-    # One that all fresh workers show is real; it was its reduction that came and went.
+    # If all fresh workers show it, it is real, and only its reduction was unstable.
     if all(same):
         return _confirmed_finding(suspect, suspect.program, runs[-1], runner, evaluations=evaluations)
     state: State = "flaky" if any(same) else "unconfirmed"
@@ -285,7 +294,7 @@ def _doubtful_finding(
 
 
 def _words(seen: RunOutcome) -> str:
-    """A run in a few words."""
+    """The outcome of a run in a few words."""
     if seen.signature:
         return f"finding: {seen.signature}"
     return f"{seen.outcome}: {seen.reason}" if seen.reason not in ("", seen.outcome) else seen.outcome

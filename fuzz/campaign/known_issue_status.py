@@ -1,4 +1,4 @@
-"""What has become of the known issues on the targets of a campaign: each one's recorded case run again."""
+"""Known issue status: run the recorded case of each known issue again on the targets of a campaign."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from fuzz.corpus.known_issues import Issue, IssueStatus
 def known_issue_standings(
     issues: Sequence[Issue], cases: Path, targets: Sequence[str], torch: str, *, jobs_at_once: int = 1
 ) -> tuple[IssueStatus, ...]:
-    """Each known issue on each of the targets that it is about; `cases` is the folder of the recorded cases.
+    """The status of each known issue on each of the targets that it is about.
 
-    Raises CorpusError if a case that an issue names cannot be read.
+    `cases` is the folder of the recorded cases.
+
+    Raises:
+        CorpusError: a case that an issue names cannot be read.
     """
     found = []
     for target in targets:
@@ -34,7 +37,7 @@ def known_issue_standings(
 def unchecked_standings(
     issues: Sequence[Issue], targets: Sequence[str], torch: str
 ) -> tuple[IssueStatus, ...]:
-    """The same without running anything, for a campaign that was cut short."""
+    """The status of known issues without running anything, for a campaign that was cut short."""
     return tuple(
         IssueStatus(issue, target, "unchecked", "the campaign was not complete")
         if issue.concerns(torch)
@@ -46,7 +49,7 @@ def unchecked_standings(
 
 
 def _known_issue_standing(issue: Issue, target: str, torch: str, row: Replayed | None) -> IssueStatus:
-    """What the run of its case says of an issue; None if there was none."""
+    """The status of an issue by the run of its case, or without a run."""
     if not issue.concerns(torch):
         return _elsewhere(issue, target)
     if row is None:

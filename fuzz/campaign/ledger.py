@@ -1,19 +1,21 @@
-"""The books of a campaign: which cases are settled, how they count, and which findings deserve a closer look.
+"""Ledger: which cases are settled, how they count, and which findings are investigated.
 
-Answers arrive in any order and are settled in the order of their case numbers, so that everything here is a
-function of the cases alone, whatever the number of workers. The same books are kept by a campaign that runs
-and made up again from its file, for a report or to go on.
+In: answers of workers, in any order. Out: counts, groups, examples that are due, and buckets. Answers are
+settled in the order of their case numbers, so everything here depends on the cases alone. The ledger of a
+running campaign is the same as the one that is rebuilt from its file, for a report or to go on.
 
-Findings of one target with one coarse signature form a *group*, if they are of one severity and all of them
-draw random numbers, or none does: what is silently wrong is never counted with what is loud, nor with what
-may be noise. The first of a group is always investigated (reduced, confirmed, bucketed). Later ones are told
-apart only by doing the same, which costs seconds, so further examples are taken at growing distances: one
-whose bucket is new makes the next finding of the group an example too, one whose bucket is known doubles the
-distance. The schedule counts findings, never seconds. A silent finding whose program lacks an operator of
-every example so far is another bug, and is an example at once.
+Findings of one target with one coarse signature form a *group*. All findings of a group have one severity,
+and either all draw random numbers or none does. So silent findings are never counted with loud ones, nor with
+possible noise.
 
-A finding counts with the last example before it whose operators its program has; where there is none, with
-the last example before it.
+The first finding of a group is always investigated (reduced, confirmed, given a bucket). To tell whether a
+later one is another bug, it must be investigated too, which takes seconds. So examples are taken at growing
+distances. If an example has a new bucket, the next finding is an example too; if its bucket is known, the
+distance doubles. A silent finding whose program lacks an operator of every example so far is another bug, and
+is an example at once. The schedule counts findings, never seconds.
+
+A finding counts with the last example before it whose operators its program has. If there is none, it counts
+with the last example before it.
 """
 
 from __future__ import annotations
@@ -30,18 +32,18 @@ from fuzz.corpus.severity import Severity, draws, severity, severity_of_signatur
 from fuzz.execute.case import DOES_IT_TOO
 from oracles import Finding
 
-# More than this many examples of one signature have not been worth their time.
+# More examples of one signature have not been worth their time.
 MOST_EXAMPLES = 12
-# So many may be taken of silent findings, which differ more than their signature says.
+# For silent findings, which differ more than their signature says.
 MOST_SILENT_EXAMPLES = 36
 
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one target's settled cases.
+    """The counts of one target's settled cases.
 
-    `poisons` and `refusals` count the poisoned and the refused ones by their reasons, of the former without
-    what comes after a colon.
+    `poisons` and `refusals` count the poisoned and the refused ones by reason. Reasons of poisoned ones are
+    cut at the first colon.
     """
 
     cases: int = 0
@@ -76,9 +78,9 @@ class Tally:
 
 @dataclass(slots=True)
 class Line:
-    """One target's way through the cases: issued up to `issued`, settled up to `settled`.
+    """The progress of one target through the cases: issued up to `issued`, settled up to `settled`.
 
-    `waiting` holds what has arrived and waits for a case before it.
+    `waiting` holds answers that wait for a case before them.
     """
 
     issued: int = 0
@@ -86,12 +88,12 @@ class Line:
     waiting: dict[int, tuple[RunOutcome, float]] = field(default_factory=dict)
 
     def knows(self, index: int) -> bool:
-        """Whether that case has been answered."""
+        """Whether a case has been answered."""
         return index < self.settled or index in self.waiting
 
 
 class GroupKey(NamedTuple):
-    """What the findings of a group have in common. `label` is their signature."""
+    """The properties that all findings of a group share. `label` is their signature."""
 
     target: str
     label: str
@@ -101,10 +103,10 @@ class GroupKey(NamedTuple):
 
 @dataclass(slots=True)
 class Group:
-    """The findings of one key, in order: case numbers, times and, of silent ones, operators.
+    """The findings of one key in order: case numbers, times, and for silent ones operators.
 
     `signature` is that of its findings. The finding at `position` is the next example by the schedule, once
-    it has been found.
+    it exists.
     """
 
     key: GroupKey
@@ -115,17 +117,17 @@ class Group:
     examples: dict[int, Example] = field(default_factory=dict)
     position: int = 0
     distance: int = 1
-    _parts: dict[int, Counter[str]] = field(default_factory=dict)  # the operators of the examples' programs
-    _explained: int = 0  # the findings before this place are examples, or are like one
+    _parts: dict[int, Counter[str]] = field(default_factory=dict)  # the operators of each example's program
+    _explained: int = 0  # findings before it are examples, or like one
 
     @property
     def target(self) -> str:
-        """The target that shows the findings."""
+        """The target of the findings."""
         return self.key.target
 
     @property
     def is_silent(self) -> bool:
-        """Whether data is wrong in its findings, and no exception says so."""
+        """Whether its findings are wrong data without an exception."""
         return self.key.severity.is_silent
 
     def add(self, index: int, at: float, operators: Counter[str] | None = None) -> None:
@@ -135,11 +137,11 @@ class Group:
         self.operators.append(operators or Counter())
 
     def due(self, firsts_only: bool = False) -> bool:
-        """Whether an example is to be made; with `firsts_only` only if a finding is like none so far."""
+        """Whether an example is due; with `firsts_only` only if a finding is like no example."""
         return self.next_place(firsts_only) is not None
 
     def next_place(self, firsts_only: bool = False) -> int | None:
-        """The place of the finding that is the next example; None if there is none."""
+        """The place of the finding that is the next example, or None."""
         most = MOST_SILENT_EXAMPLES if self.is_silent else MOST_EXAMPLES
         if self.examples and len(self.examples) >= most:
             return None
@@ -164,7 +166,7 @@ class Group:
         return None
 
     def example_like(self, place: int) -> Example | None:
-        """The last example before a finding whose operators its program has."""
+        """The last example before a finding whose operators its program has, or None."""
         for other in sorted((other for other in self.examples if other < place), reverse=True):
             if has_operators(self.operators[place], self._parts[other]):
                 return self.examples[other]
@@ -172,11 +174,11 @@ class Group:
 
     @property
     def rank(self) -> tuple[int, int, float]:
-        """Its place among the groups that are due, for when there is no time for all: lower comes first.
+        """A key for the order in which due groups are investigated if time is short; the lowest comes first.
 
-        All that is silent comes first: the first examples, then those of programs unlike any example so far.
-        Then the first examples of the rest, worst first; then what the schedule asks for. Of equal ones,
-        first what stands for most.
+        Silent groups come first: those without an example, then those with a program unlike any example. Then
+        come loud groups without an example, worst first, and then what the schedule asks for. Of equal ones
+        the group with the most findings comes first.
         """
         if not self.examples:
             round_ = 0 if self.is_silent else 2
@@ -186,7 +188,7 @@ class Group:
         return round_, self.key.severity, self.distance / max(waiting, 1)
 
     def take(self, example: Example) -> None:
-        """Take in an example that was due."""
+        """Add an example that was due."""
         place = self.indices.index(example.suspect.index)
         known = any(example.bucket == other.bucket for other in self.examples.values())
         self.adopt(place, example)
@@ -195,17 +197,17 @@ class Group:
             self.position = place + self.distance
 
     def adopt(self, place: int, example: Example) -> None:
-        """Take in an example that the schedule has not asked for, as that of an earlier version did."""
+        """Add an example that this schedule has not asked for, as from an earlier version."""
         self.examples[place] = example
         self._parts[place] = bare_operators(example.program)
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One bucket of one target: its smallest example, how many findings it stands for, and their first.
+    """One bucket of one target: its smallest example, the number of its findings, and their first.
 
-    `unlike` counts those of its findings whose programs lack an operator of every example: nobody has looked
-    at them, and they may be other bugs.
+    `unlike` counts its findings whose programs lack an operator of every example. Nobody has looked at them,
+    and they may be other bugs.
     """
 
     name: str
@@ -219,19 +221,20 @@ class Bucket:
 
     @property
     def severity(self) -> Severity:
-        """That of its smallest example."""
+        """The severity of its smallest example."""
         return severity(self.example.seen.findings)
 
     @property
     def finding(self) -> Finding:
-        """The finding that it is shown by: the worst of its smallest example."""
+        """The worst finding of its smallest example."""
         return worst_finding(self.example.seen.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class Below:
-    """What a control, a layer below, does wrong as well: on how many programs, the first of them, and the
-    targets that it was met on."""
+    """A bug of a control, which is a layer below targets: how many programs show it, the first, and on which
+    targets.
+    """
 
     control: str
     signature: str
@@ -241,12 +244,12 @@ class Below:
 
     @property
     def severity(self) -> Severity:
-        """As far as a signature tells it."""
+        """The severity, by the signature only."""
         return severity_of_signature(self.signature)
 
 
 class Ledger:
-    """The books. `look` fetches what was seen of a finding that has been settled."""
+    """The ledger. `look` fetches the outcome of a settled finding."""
 
     def __init__(self, targets: tuple[str, ...], look: Callable[[str, int], Suspect]) -> None:
         self.tallies = {name: Tally() for name in targets}
@@ -256,11 +259,11 @@ class Ledger:
         self._look = look
 
     def arrive(self, target: str, index: int, seen: RunOutcome, at: float) -> None:
-        """An answer; `at` is in seconds since the campaign's start."""
+        """Add an answer. `at` is in seconds since the campaign's start."""
         self.lines[target].waiting[index] = (seen, at)
 
     def settle(self) -> None:
-        """Count what has arrived, as far as nothing before it is missing."""
+        """Settle all answers up to the first case without one."""
         for name, line in self.lines.items():
             while line.settled in line.waiting:
                 index = line.settled
@@ -274,7 +277,7 @@ class Ledger:
                     self._below.setdefault(shared, {}).setdefault(name, []).append(index)
 
     def enter(self, suspect: Suspect, at: float, label: str = "") -> None:
-        """Put a finding into its group. `label` is its signature, or says more."""
+        """Add a finding to its group. `label` is its signature, or more than that."""
         signature = suspect.seen.signature
         bad, random = severity(suspect.seen.findings), draws(suspect.program)
         key = GroupKey(suspect.target, label or signature, bad, random)
@@ -282,9 +285,9 @@ class Ledger:
         group.add(suspect.index, at, bare_operators(suspect.program) if bad.is_silent else None)
 
     def restore(self, examples: Mapping[tuple[str, int], Example]) -> None:
-        """Take in examples that were made earlier, by target and case, in the order of their being due.
+        """Add examples that were made earlier, by target and case, in the order in which they were due.
 
-        What is left of them then was due by an earlier version's schedule, and counts as well.
+        Examples that are left over then were due by the schedule of an earlier version, and count too.
         """
         for group in self.groups.values():
             while (place := group.next_place()) is not None:
@@ -298,22 +301,22 @@ class Ledger:
                     group.adopt(place, left)
 
     def suspect(self, group: Group) -> Suspect:
-        """The finding of a group that is to become its next example; the first if none is."""
+        """The finding of a group that is its next example; the first one if none is due."""
         return self._look(group.target, group.indices[group.next_place() or 0])
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was issued has been settled."""
+        """Whether all issued cases are settled."""
         return all(line.settled == line.issued for line in self.lines.values())
 
     @property
     def known(self) -> int:
-        """How many buckets there are so far."""
+        """The number of buckets so far."""
         examples = ((group.target, one) for group in self.groups.values() for one in group.examples.values())
         return len({(target, example.bucket) for target, example in examples})
 
     def buckets(self) -> list[Bucket]:
-        """Every bucket, worst first, then in the order of targets and first cases."""
+        """All buckets, worst first, then in the order of targets and first cases."""
         found: dict[tuple[str, str], Bucket] = {}
         for group in self.groups.values():
             for example, index, at, unlike in self._attributed(group):
@@ -338,7 +341,7 @@ class Ledger:
         )
 
     def below(self) -> list[Below]:
-        """What controls do wrong as well, worst first, and then what is most often met."""
+        """The bugs of controls, worst first, then by frequency."""
         rows = []
         for (control, signature), by_target in self._below.items():
             cases = sorted({index for indices in by_target.values() for index in indices})
@@ -346,7 +349,7 @@ class Ledger:
         return sorted(rows, key=lambda row: (row.severity, -row.cases, row.first_case, row.control))
 
     def _attributed(self, group: Group) -> Iterator[tuple[Example, int, float, int]]:
-        """Each finding with the example that stands for it, and 1 if it is unlike all of them."""
+        """Each finding with its example, and 1 if it is unlike all of them."""
         examples = group.examples or {0: raw_finding(self.suspect(group))}
         example = examples[min(examples)]
         for place, (index, at) in enumerate(zip(group.indices, group.times, strict=True)):
@@ -359,9 +362,9 @@ class Ledger:
 
 
 def shared_with(seen: RunOutcome) -> tuple[str, str] | None:
-    """The control that does what a target did, and the signature of that; None for any other outcome.
+    """The control that does the same as the target, and the signature; None for any other outcome.
 
-    What eager does as well is no layer's.
+    Eager is no layer, so what eager does too does not count.
     """
     control, does_too, signature = seen.reason.partition(DOES_IT_TOO)
     if seen.outcome != "poisoned" or not does_too or control == "eager":
@@ -370,7 +373,7 @@ def shared_with(seen: RunOutcome) -> tuple[str, str] | None:
 
 
 def raw_finding(suspect: Suspect) -> Example:
-    """A finding as it came, neither reduced nor confirmed."""
+    """The example of a finding that was neither reduced nor confirmed."""
     from fuzz.repro import script
 
     return Example(
@@ -387,7 +390,7 @@ def raw_finding(suspect: Suspect) -> Example:
 
 
 def _example_size(example: Example) -> tuple[int, int, int, int]:
-    """Smaller is the better example; of equal ones the earlier."""
+    """A key by which the best example comes first; of equal ones the earlier."""
     return (
         STATES.index(example.state),
         example.statements,

@@ -1,11 +1,11 @@
-"""How much memory a campaign takes, over time: the driver, and the largest of its workers.
+"""Memory gauge: the memory of a campaign over time, of the driver and of the largest worker.
 
-A worker says with each answer how much it has, so that the same is known of the workers of a cluster's nodes.
-The largest one of a stretch of time stands for all of them: where it does not grow, none does.
+Each answer of a worker has its memory, so workers on a cluster's nodes are known too. The largest one of a
+stretch of time stands for all: if it does not grow, none does.
 
     gauge = Gauge()
     gauge.heard(event.resident)
-    sample = gauge.read(at=12.5)        # None as long as the last one is not old enough
+    sample = gauge.read(at=12.5)        # None if the last sample is not old enough
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Bytes of physical memory (`resident_memory`), `at` seconds after the campaign's start: of the driver,
-    and of the largest worker that has answered since the sample before (0 if none has)."""
+    """A sample of physical memory (`resident_memory`) in bytes, `at` seconds after the campaign's start.
+
+    It is of the driver, and of the largest worker that has answered since the last sample, or 0.
+    """
 
     at: float
     driver: int
@@ -31,8 +33,9 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The most bytes that a process had when the campaign was warm and at its end: in the second and in the
-    last quarter of its time."""
+    """The growth of a process: the most bytes when warm (in the second quarter of the time) and in the last
+    quarter.
+    """
 
     process: str
     warm: int
@@ -40,18 +43,18 @@ class Growth:
 
 
 class Gauge:
-    """Samples at intervals."""
+    """Takes samples at intervals."""
 
     def __init__(self) -> None:
         self._next = 0.0
         self._largest = 0
 
     def heard(self, resident: int) -> None:
-        """A worker has so many bytes."""
+        """Record the bytes of a worker."""
         self._largest = max(self._largest, resident)
 
     def read(self, at: float) -> Sample | None:
-        """A sample, if one is due."""
+        """A sample, or None if none is due."""
         if at < self._next:
             return None
         self._next = at + SAMPLE_SECONDS
@@ -60,10 +63,10 @@ class Gauge:
 
 
 def resident_memory() -> int:
-    """Bytes of physical memory that hold what this process has made; 0 where there is no /proc to say it.
+    """The bytes of physical memory with data that this process has made; 0 without /proc.
 
-    Pages of files are left out: a library's code comes to memory when it is first called, is there once for
-    all processes, and goes when the memory is wanted. (Tens of MiB of torch's, over a worker's first cases.)
+    Pages of files do not count. A library's code is loaded when it is first called, exists once for all
+    processes, and is dropped when memory is short. For torch that is tens of MiB over a worker's first cases.
     """
     try:
         with open("/proc/self/statm", "rb") as file:
@@ -74,7 +77,7 @@ def resident_memory() -> int:
 
 
 def memory_growth(samples: Sequence[Sample], seconds: float) -> tuple[Growth, ...]:
-    """How the memory of a campaign of so many seconds has grown, of what there is enough known.
+    """The growth of each process in a campaign of so many seconds, if enough is known of it.
 
     >>> memory_growth([Sample(float(at), 100 + at, 50) for at in range(9)], 8.0)
     (Growth(process='driver', warm=104, end=108), Growth(process='largest worker', warm=50, end=50))

@@ -1,4 +1,4 @@
-"""What a campaign shows while it runs: a live table on a terminal, else a plain line now and then."""
+"""Progress: what a campaign shows while it runs: a live table on a terminal, else a line now and then."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fuzz.campaign.configuration import Configuration
 from fuzz.campaign.driver import Progress
 
 LINE_SECONDS = 10.0
-# So many workers have a line of their own; a large machine's are summed up.
+# The most workers with a line of their own; more are summed up.
 SHOWN_WORKERS = 16
 _COLUMNS = ("target", "cases", "/s", "agree", "poisoned", "refused", "findings", "crashes", "timeouts")
 
 
 @contextmanager
 def progress_shown(configuration: Configuration, stream: TextIO) -> Iterator[Callable[[Progress], None]]:
-    """Yields what a `Campaign` calls with its progress.
+    """While it lasts, progress is shown. Yields the function that a `Campaign` calls with it.
 
-    with watching(configuration, sys.stderr) as watch:
+    with progress_shown(configuration, sys.stderr) as watch:
         Campaign(configuration, store, watch).run()
     """
     console = Console(file=stream)
@@ -42,10 +42,12 @@ def progress_shown(configuration: Configuration, stream: TextIO) -> Iterator[Cal
 
 @contextmanager
 def count_shown(what: str, total: int, stream: TextIO) -> Iterator[Callable[[int], None]]:
-    """Yields what is told how many of `total` are done: a bar on a terminal, else a plain line now and then.
+    """While it lasts, a count is shown, as a bar on a terminal, else as a line now and then.
 
-    with count_shown("runs", 100, sys.stderr) as watch:
-        watch(1)
+    Yields the function that gets how many of `total` are done.
+
+        with count_shown("runs", 100, sys.stderr) as watch:
+            watch(1)
     """
     console = Console(file=stream)
     if console.is_terminal:
@@ -67,7 +69,7 @@ def count_shown(what: str, total: int, stream: TextIO) -> Iterator[Callable[[int
 
 
 class _Lines:
-    """One plain line now and then."""
+    """Shows progress as a plain line now and then."""
 
     def __init__(self, configuration: Configuration, stream: TextIO) -> None:
         self._configuration = configuration
@@ -81,7 +83,7 @@ class _Lines:
             try:
                 print(progress_line(self._configuration, progress), file=self._stream, flush=True)
             except BrokenPipeError:
-                # Nobody reads the log any more; the campaign goes on.
+                # The reader of the log is gone; the campaign goes on.
                 self._last = float("inf")
 
 
@@ -102,8 +104,8 @@ def progress_line(configuration: Configuration, progress: Progress) -> str:
 
 
 def progress_view(configuration: Configuration, progress: Progress) -> Group:
-    """Progress on a terminal: what there is so far, a row for each target, what each worker does."""
-    # Without lines, so that it fits on 80 columns.
+    """Progress on a terminal: the results so far, a row for each target, and the state of each worker."""
+    # The table has no lines, so that it fits in 80 columns.
     targets = Table(box=None, padding=(0, 1, 0, 0))
     for column in _COLUMNS:
         targets.add_column(column, justify="left" if column == "target" else "right")

@@ -1,8 +1,8 @@
-"""What a campaign remembers of a case and of a finding, and the JSON form of it in the campaign's file.
+"""Records: the data of a case and of a finding, and their JSON form in the campaign's file.
 
-`RunOutcome` is one run of one program on one target. `Suspect` is a case that shows a finding, `Example` the
-same finding after it has been investigated. All are plain data: an example that is read from a file is equal
-to the one that was written.
+`RunOutcome` is one run of one program on one target. `Suspect` is a case that shows a finding. `Example` is
+the finding after it was investigated.
+Invariant: all are plain data. An example that is read from a file equals the one that was written.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ STATES: tuple[State, ...] = ("shown", "confirmed", "flaky", "unconfirmed", "unre
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What one run of a program on a target showed.
+    """The outcome of one run of a program on a target.
 
-    `signature` is "" unless there is a finding. A dead worker is a finding too: `kind` is then "crash" or
-    "timeout" and `stack` the Python stack at that moment, and otherwise they are empty. `traits` are the
-    program's, where they were asked for. `origin` is the target's function that raised what was found, if it
-    is known: earlier versions did not keep it.
+    `signature` is "" unless there is a finding. The death of a worker is a finding too. Then `kind` is
+    "crash" or "timeout" and `stack` the Python stack at that moment; otherwise both are empty. `traits` are
+    the program's, if they were asked for. `origin` is the function of the target that raised, if it is known;
+    earlier versions did not record it.
     """
 
     outcome: str
@@ -44,7 +44,7 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A finding that a campaign made: case `index`, its program, and the signature to hold on to."""
+    """A finding of a campaign: case `index`, its program, and the signature that a reduction must keep."""
 
     target: str
     index: int
@@ -56,10 +56,16 @@ class Suspect:
 class Example:
     """An investigated finding.
 
-    `state` says how sure it is: a repro script "shown" to show it; "confirmed" by a worker that had run
-    nothing else; "flaky" when of several such workers some showed it and some did not; "unconfirmed" when
-    none did; "unreduced" when nothing has been tried. `replays` says in words what each of those workers
-    showed, where they did not all show the finding. `evaluations` is how many programs the reduction ran.
+    `state` says how certain it is:
+
+    - "shown": a repro script has shown it.
+    - "confirmed": a worker that had run nothing else has shown it.
+    - "flaky": of several such workers some have shown it, and some have not.
+    - "unconfirmed": no such worker has shown it.
+    - "unreduced": nothing was tried.
+
+    If not all workers have shown it, `replays` says in words what each did. `evaluations` is the number of
+    programs that the reduction ran.
     """
 
     suspect: Suspect
@@ -73,19 +79,19 @@ class Example:
 
     @property
     def statements(self) -> int:
-        """Of the reduced program."""
+        """The number of statements of the reduced program."""
         return len(self.program.statements)
 
 
 def doubtful_bucket(state: State, suspect: Suspect) -> str:
-    """The bucket of a finding that is not reduced, or not seen again."""
+    """The bucket of a finding that is not reduced, or was not seen again."""
     signature, worst = suspect.seen.signature, severity(suspect.seen.findings)
     beside = worst.is_silent and not severity_of_signature(signature).is_silent
     return buckets.doubtful_bucket(state, signature, silent=beside, random=draws(suspect.program))
 
 
 def run_to_json(seen: RunOutcome) -> dict[str, Any]:
-    """A run as plain data, without the traits (they are counted, not kept)."""
+    """A run as plain data, without its traits, which are only counted."""
     return {
         "outcome": seen.outcome,
         "signature": seen.signature,
@@ -99,7 +105,7 @@ def run_to_json(seen: RunOutcome) -> dict[str, Any]:
 
 
 def run_from_json(data: Mapping[str, Any]) -> RunOutcome:
-    """The run that `run_to_json` gave."""
+    """The inverse of `run_to_json`."""
     findings = tuple(finding_from_json(finding) for finding in data["findings"])
     return RunOutcome(**{**data, "findings": findings})
 
@@ -122,7 +128,11 @@ def example_to_json(example: Example) -> dict[str, Any]:
 
 
 def example_from_json(data: Mapping[str, Any]) -> Example:
-    """The example that `example_to_json` gave; ProgramError if its programs are not valid any more."""
+    """The inverse of `example_to_json`.
+
+    Raises:
+        ProgramError: a program in it is not valid any more.
+    """
     first = run_from_json(data["first"])
     return Example(
         suspect=Suspect(data["target"], data["index"], from_json(data["original"]), first),

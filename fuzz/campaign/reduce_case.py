@@ -1,4 +1,4 @@
-"""One corpus case made smaller on a target, for `aotfuzz reduce`."""
+"""Reduce case: make one corpus case smaller on a target, for `aotfuzz reduce`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fuzz.corpus.case_file import Case
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """What became of a case.
+    """The result of a reduction.
 
-    `case` is the smaller one, None if it does not differ; `said` one sentence; `as_recorded` says whether
-    it is still the difference that its file records.
+    `case` is the smaller case, or None if the case does not differ. `said` is one sentence about it.
+    `as_recorded` says if it still is the difference that its file records.
     """
 
     case: Case | None
@@ -27,12 +27,12 @@ class Reduced:
 
 
 def reduce_case(case: Case, target: str, *, limit: float = 60.0) -> Reduced:
-    """Run a case on a target and, if it differs, reduce it without slipping to another difference.
+    """Run a case on a target and, if it differs, reduce it to a smaller one with the same difference.
 
-    Two programs are run at once: the one that decides, and the one that is next if that does not differ.
+    Two programs run at once: the one that decides, and the one that comes next if the first does not differ.
 
     Raises:
-        DeviceError: it is of a device that is not here.
+        DeviceError: the case is for a device that is not here.
     """
     import torch
 

@@ -1,4 +1,7 @@
-"""Targets that decline more than they may: one that declines everything would differ from eager nowhere."""
+"""Refusal rate: find targets that decline more programs than they may.
+
+A target that declined everything would never differ from eager.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ from collections.abc import Mapping
 from fuzz.campaign.ledger import Tally
 from fuzz.execute.call import LACKS
 
-# So improbable must be what is taken to be no chance.
+# A rate counts as excessive if its probability is below this.
 _CHANCE = 1e-6
 
 
 def excessive_refusals(tallies: Mapping[str, Tally], shares: Mapping[str, float]) -> dict[str, str]:
-    """Of a campaign's targets those that decline more than they may, and in words how much that is. `shares`
-    says what they may (`Target.refuses`); of others it may be everything."""
+    """The targets of a campaign that decline more than they may, each with a sentence that says how much.
+
+    `shares` has the share that each may decline (`Target.refuses`); a target without an entry may decline
+    everything.
+    """
     found = {}
     for name, tally in tallies.items():
         share = shares.get(name, 1.0)
@@ -26,11 +32,11 @@ def excessive_refusals(tallies: Mapping[str, Tally], shares: Mapping[str, float]
 
 
 def too_often(refused: int, cases: int, share: float) -> bool:
-    """Whether so many refusals can be no chance where each case is refused with a probability of `share`.
+    """Whether so many refusals are more than chance if each case is refused with a probability of `share`.
 
-    By Chernoff's bound at least a share q of n trials succeeds with a probability of at most
-    exp(-n KL(q, share)) (W. Hoeffding, Probability inequalities for sums of bounded random variables, Journal
-    of the American Statistical Association 58, 1963, theorem 1).
+    By Chernoff's bound at least a share q of n trials succeeds with a probability of at most exp(-n KL(q,
+    share)) (W. Hoeffding, Probability inequalities for sums of bounded random variables, Journal of the
+    American Statistical Association 58, 1963, theorem 1).
 
     >>> too_often(2, 100, share=0.01), too_often(20, 100, share=0.01)
     (False, True)

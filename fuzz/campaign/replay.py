@@ -1,9 +1,10 @@
-"""Corpus cases run again: each on the targets it has an expectation for, or on those that were asked for.
+"""Replay: run corpus cases again, on the targets that they have an expectation for or on others.
 
-A case runs in a worker, so that one which segfaults or hangs costs itself only. Whether the outcome is as
-expected is decided here: a case that "differs" must show a finding of its recorded bucket, and one that
-"agrees" must agree. A case on a target that its file says nothing about may do anything but differ, and what
-it says of other versions of torch only, anything. One for a device that is not here is left out.
+In: cases and targets. Out: `Replayed` for each pair. A case runs in a worker, so that one which segfaults or
+hangs costs only itself. Whether the outcome is as expected is decided here. A case that "differs" must show a
+finding of its recorded bucket, and one that "agrees" must agree. If its file says nothing of a target,
+anything is expected except a difference. If the file speaks of other versions of torch only, anything is
+expected. A case for a device that is not here is left out.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from fuzz.corpus import buckets
 from fuzz.corpus.case_file import AGREES, DIFFERS, Case
 from fuzz.targets.builtin_targets import SHIPPED
 
-# The outcome of a case on a device that this machine does not have.
+# The outcome of a case for a device that this machine does not have.
 LEFT_OUT = "left out"
 
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """One case on one target; of `outcome` LEFT_OUT if it cannot be run here.
+    """One case on one target. Its `outcome` is LEFT_OUT if it cannot run here.
 
-    `bucket` is "" unless it differs; `expected` is None where the file says nothing of this target, or
-    not with this version of torch.
+    `bucket` is "" unless it differs. `expected` is None if the file says nothing of this target, or nothing
+    for this version of torch.
     """
 
     file: Path
@@ -47,7 +48,7 @@ class Replayed:
     as_expected: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """The result as plain data."""
         return {
             "file": str(self.file),
             "target": self.target,
@@ -63,9 +64,9 @@ class Replayed:
 def planned_runs(
     cases: Iterable[tuple[Path, Case]], targets: Sequence[str] = ()
 ) -> list[tuple[Path, Case, str]]:
-    """Each case on `targets`, or on the shipped ones among those of its own file, in that order.
+    """Each case with each target, of `targets` or else the shipped ones in its own file, in that order.
 
-    A target that is written package.module:function runs only when it is asked for by name: a corpus file
+    A target with a name like package.module:function runs only if `targets` has it, because a corpus file
     must not be able to import a module.
     """
     return [
@@ -85,7 +86,7 @@ def replay(
 ) -> list[Replayed]:
     """Run cases on targets as `planned_runs` says, and judge them, in that order.
 
-    `watch` is told after each run how many there have been.
+    `watch` gets the number of finished runs after each run.
     """
     work = planned_runs(cases, targets)
     found: dict[int, Replayed] = {}
@@ -116,7 +117,7 @@ def replay(
 
 
 def judge(file: Path, case: Case, target: str, seen: RunOutcome) -> Replayed:
-    """Hold what was seen against what the file expects of this target."""
+    """Compare an outcome with what the file expects of this target."""
     bucket = buckets.bucket(seen.findings, case.program) if seen.outcome == "finding" else ""
     same = bucket == case.bucket
     expected = case.state(target, torch.__version__)

@@ -1,8 +1,8 @@
-"""Repro scripts tried: what one gives, and whether that is the difference that it is about.
+"""Repro trial: run a repro script, and decide if it shows the difference that it is about.
 
-A script exits with 1 whatever it is that differs. One that ends in an exception may have met another one than
-the campaign: of a compiler that was not made ready, of a module that the script lacks. So how both sides
-ended is compared with what was recorded.
+A script exits with 1 for any difference. A script that raises may have met another exception than the
+campaign did, as of a compiler that was not made ready, or of a module that the script lacks. So the ends of
+both sides are compared with what was recorded.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from oracles.object_names import encodable
 from oracles.observation.gradients import gist
 
 BROKEN = 70
-# What `fuzz.execute.call` makes of an exception that is no way to end a call.
+# The type that `fuzz.execute.call` gives to an exception that may not end a call.
 _ESCAPE = "fuzz.call.Escape: "
 _RETURNED = "no exception"
 _IN_A_CALL = re.compile(r"call \d+: errors: ")
 
 
 def run_repro(text: str) -> dict[str, Any]:
-    """Execute a script of ours as `python repro_trial.py` would.
+    """Execute a repro script as `python repro.py` would.
 
-    `status` is its exit status, BROKEN if it raised; `ends` how eager and the target ended, pair by pair,
-    where what differs is that.
+    The answer has `status`, the exit status, or BROKEN if the script raised. `ends` has how eager and the
+    target ended, in pairs, if the difference is about that.
     """
     space: dict[str, Any] = {"__name__": "__main__"}
     status = 0
@@ -46,15 +46,15 @@ def run_repro(text: str) -> dict[str, Any]:
             exec(compile(text, file.name, "exec"), space)
         except SystemExit as leave:
             status = int(leave.code) if isinstance(leave.code, int) else 0 if leave.code is None else 1
-        except BaseException:  # what a target raises is anything
+        except BaseException:  # a target may raise anything
             status = BROKEN
     return {"status": status, "ends": list(_repro_endings(space)) if status == 1 else []}
 
 
 def _repro_endings(space: dict[str, Any]) -> list[list[str]]:
-    """How both sides ended, where a script has noted that."""
+    """How both sides ended, if the script has recorded that."""
     status = space.get("status")
-    if status is not None:  # of the process that the target ran in
+    if status is not None:  # the exit status of the process that the target ran in
         return [[_RETURNED, f"crash, {exit_cause(status)}" if isinstance(status, int) else "timeout"]]
     eager, target, keys = (space.get(name) for name in ("eager", "target", "differences"))
     if isinstance(eager, str) and isinstance(target, str):
@@ -68,7 +68,7 @@ def _repro_endings(space: dict[str, Any]) -> list[list[str]]:
 
 
 def is_difference_shown_by_repro(finding: Finding, answer: Any) -> bool:
-    """Whether what a script gave is the difference that it is about."""
+    """Whether the answer of a script shows the difference that it is about."""
     if answer["status"] != 1:
         return False
     if finding.clause != "errors" and not _IN_A_CALL.match(finding.path):
@@ -78,14 +78,15 @@ def is_difference_shown_by_repro(finding: Finding, answer: Any) -> bool:
 
 
 def _end(text: str) -> list[str]:
-    """How a side ended, in the words that are the same on every run: the class of an exception, without its
-    module, and the first words of its message."""
+    """How a side ended, in words that are the same on every run: the exception's class and the first words of
+    its message.
+    """
     kind, _, message = text.removeprefix(_ESCAPE).partition(": ")
     return [kind.rpartition(".")[2], *buckets.words_of(gist(message))]
 
 
 def _alike(wanted: list[str], found: list[str]) -> bool:
-    """Whether one begins like the other: messages are recorded up to a length."""
+    """Whether one end begins like the other, because recorded messages have a limited length."""
     return all(one == other for one, other in zip(wanted, found, strict=False)) and bool(wanted) == bool(
         found
     )

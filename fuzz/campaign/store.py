@@ -1,15 +1,15 @@
-"""The folder of a campaign: one SQLite file written as results come, a corpus file and a script per bucket.
+"""Store: the folder of a campaign, with an SQLite file, and a corpus file and a script for each bucket.
 
     DIR/campaign.sqlite     everything: configuration, versions, one row per case, findings, investigated
                             examples, coverage of traits, memory over time, known issues, sessions
     DIR/corpus/*.json       one reduced case per bucket and target
     DIR/repro/*.py          the script that shows it with torch alone
 
-The driver alone writes. A case's row, its findings and what it adds to the coverage are one transaction;
-write-ahead logging with `synchronous=NORMAL` loses nothing of what was committed when a process is killed. A
-folder that cannot be written is found out before the campaign starts; a disk that fills up later raises
-StoreError from the next `commit`, and what was committed stays readable. A lock, which the kernel drops when
-its holder dies, keeps a second driver out.
+Only the driver writes. A case's row, its findings and its coverage are one transaction. Write-ahead logging
+with `synchronous=NORMAL` loses nothing that was committed if a process is killed. A folder that cannot be
+written is detected before the campaign starts. If the disk fills up later, the next `commit` raises
+StoreError, and everything that was committed stays readable. A lock keeps a second driver out; the kernel
+drops it when its holder dies.
 
     with Store.create(Path("found"), configuration) as store: ...
     with Store.open(Path("found")) as store: ...            # to go on
@@ -77,7 +77,7 @@ create table pairs (
     primary key (trait, other)
 ) strict, without rowid;
 """
-# What makes a file of an earlier schema one of the next.
+# For each schema, the statements that make a file of the one before it.
 _MIGRATIONS = {2: _MEMORY}
 
 
@@ -85,7 +85,7 @@ def _is_session(value: Any) -> bool:
     return isinstance(value, dict) and {"started", "from", "ended"} <= value.keys()
 
 
-# What facts are like that are taken as they are. (What becomes an object is checked when it is made.)
+# Tests of facts that stay plain data. Facts that become objects are checked when these are made.
 _FACTS: Mapping[str, Callable[[Any], bool]] = {
     "versions": lambda value: isinstance(value, dict) and all(isinstance(v, str) for v in value.values()),
     "sessions": lambda value: isinstance(value, list) and all(map(_is_session, value)),
@@ -99,7 +99,7 @@ _FACTS: Mapping[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case on one target as the file has it; `at` is seconds since the campaign's start."""
+    """One case on one target, as in the file. `at` is in seconds since the campaign's start."""
 
     target: str
     index: int
@@ -108,7 +108,7 @@ class Row:
 
 
 class Store:
-    """A campaign's file. Made by `create`, `open`, `read` or `in_memory`."""
+    """A campaign's file. `create`, `open`, `read` and `in_memory` make it."""
 
     def __init__(self, folder: Path | None, database: sqlite3.Connection, lock: int | None) -> None:
         self.folder = folder
@@ -120,7 +120,11 @@ class Store:
 
     @classmethod
     def create(cls, folder: Path, configuration: Configuration) -> Self:
-        """Make the folder and its file; StoreError if that fails or if a campaign is there already."""
+        """Make the folder and its file.
+
+        Raises:
+            StoreError: that fails, or there is a campaign already.
+        """
         file = folder / FILE
         try:
             for part in ("corpus", "repro"):
@@ -141,14 +145,18 @@ class Store:
 
     @classmethod
     def in_memory(cls, configuration: Configuration) -> Self:
-        """A store without a folder, for a campaign that nobody wants to keep."""
+        """A store without a folder, for a campaign that is not kept."""
         store = cls(None, sqlite3.connect(":memory:", isolation_level=None), None)
         store._begin_campaign(configuration)
         return store
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """A campaign's file, to go on; StoreError if there is none, or it is damaged, or in use."""
+        """Open a campaign's file to go on.
+
+        Raises:
+            StoreError: there is none, it is damaged, or it is in use.
+        """
         file = _existing(folder)
         with contextlib.ExitStack() as undo:
             try:
@@ -163,12 +171,16 @@ class Store:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """A campaign's file, to look at; it may be in use. StoreError if it cannot be read."""
+        """Open a campaign's file to look at. It may be in use.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
         file = _existing(folder)
         try:
             store = cls(folder, _open_database_for_reading(file), None)
             if store.get("version") != VERSION:
-                # A file that is only read stays as it is: the copy is what is brought up to date.
+                # A file that is only read is not changed; a copy of it is migrated.
                 store = cls(folder, _copy(store._database), None)
                 store._migrate()
         except sqlite3.Error as error:
@@ -184,7 +196,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the file; what was committed is there."""
+        """Close the file. Everything that was committed is in it."""
         self._database.close()
         if self._lock is not None:
             os.close(self._lock)
@@ -193,7 +205,11 @@ class Store:
     # What the driver writes.
 
     def add(self, row: Row) -> None:
-        """Write a case; it counts from the next `commit` on. StoreError if the disk refuses."""
+        """Write a case, which counts from the next `commit` on.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
         seen = row.seen
         values = (row.target, row.index, seen.outcome, seen.reason, seen.signature, seen.kind)
         self._write_database(
@@ -222,7 +238,11 @@ class Store:
         self._write_database("insert into memory values (?, ?, ?)", (sample.at, sample.driver, sample.worker))
 
     def commit(self, elapsed: float) -> None:
-        """Acknowledge what was written, `elapsed` seconds after the start; StoreError if the disk refuses."""
+        """Commit what was written, `elapsed` seconds after the start.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
         if not self._writing:
             return
         traits, self._traits = self._traits, Counter()
@@ -250,7 +270,11 @@ class Store:
         self.commit(elapsed)
 
     def file(self, part: str, name: str, text: str) -> Path:
-        """Write a file into a part of the folder, whole or not at all; StoreError if the disk refuses."""
+        """Write a file into a part of the folder, all of it or nothing.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
         assert self.folder is not None
         file = self.folder / part / name
         partial = file.with_name(f".{name}.{os.getpid()}")
@@ -266,16 +290,20 @@ class Store:
 
     @property
     def configuration(self) -> Configuration:
-        """What the campaign runs."""
+        """The campaign's configuration."""
         return configurations.from_json(self.get("configuration"))
 
     @property
     def elapsed(self) -> float:
-        """Seconds that the campaign has run, all sessions together."""
+        """The seconds that the campaign has run, in all sessions together."""
         return float(self.get("elapsed"))
 
     def get(self, key: str, default: Any = None) -> Any:
-        """One fact about the campaign; StoreError if that is not what a campaign writes."""
+        """One fact about the campaign.
+
+        Raises:
+            StoreError: it is no value that a campaign writes.
+        """
         for (value,) in self._query_database("select value from campaign where key = ?", key):
             try:
                 found = json.loads(value)
@@ -290,19 +318,19 @@ class Store:
         return StoreError(f"{self.folder} holds no campaign of aotfuzz, or a damaged one: {what}")
 
     def rows(self) -> Iterator[Row]:
-        """Every case in the file, without the text of its findings, by target and case number."""
+        """All cases in the file by target and case number, without the text of their findings."""
         query = "select target, case_index, outcome, signature, reason, seconds, kind, at from results"
         for target, index, outcome, signature, reason, seconds, kind, at in self._query_database(query):
             yield Row(target, index, RunOutcome(outcome, signature, (), reason, seconds, kind), at)
 
     def seen(self, target: str, index: int) -> RunOutcome:
-        """What was seen of a finding."""
+        """The outcome of a case with a finding."""
         query = "select record from findings where target = ? and case_index = ?"
         ((record,),) = self._query_database(query, target, index)
         return run_from_json(json.loads(record))
 
     def examples(self) -> dict[tuple[str, int], Example]:
-        """Every investigated example, by target and case."""
+        """All investigated examples, by target and case."""
         found = {}
         for target, index, record in self._query_database("select target, case_index, record from examples"):
             try:
@@ -315,23 +343,27 @@ class Store:
         return found
 
     def traits(self) -> dict[tuple[str, str, str], int]:
-        """Cases by target, trait and outcome."""
+        """The number of cases by target, trait and outcome."""
         query = "select target, trait, outcome, cases from traits"
         return {(target, trait, outcome): n for target, trait, outcome, n in self._query_database(query)}
 
     def pairs(self) -> dict[tuple[str, str], int]:
-        """Programs by pair of traits, each pair once and in alphabetical order."""
+        """The number of programs by pair of traits. Each pair is there once, in alphabetical order."""
         query = "select trait, other, cases from pairs"
         return {(trait, other): n for trait, other, n in self._query_database(query)}
 
     def memory(self) -> list[Sample]:
-        """How much memory was in use, over time."""
+        """The samples of memory, over time."""
         return [
             Sample(*row) for row in self._query_database("select at, driver, worker from memory order by at")
         ]
 
     def _query_database(self, query: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        """The rows of a query; StoreError if the file is damaged."""
+        """The rows of a query.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
         try:
             yield from self._database.execute(query, values)
         except sqlite3.DatabaseError as error:
@@ -358,7 +390,11 @@ class Store:
         self.commit(0.0)
 
     def _migrate(self) -> None:
-        """Bring a file of an earlier schema up to date, all at once; StoreError if that cannot be."""
+        """Migrate a file of an earlier schema, in one transaction.
+
+        Raises:
+            StoreError: that is not possible.
+        """
         found = self.get("version")
         if found != VERSION and found not in _MIGRATIONS:
             age = "an earlier" if isinstance(found, int) and found < VERSION else "another"
@@ -406,7 +442,7 @@ def _shorten_json(value: Any) -> str:
 
 
 def utc_now() -> str:
-    """This moment, in UTC."""
+    """The present time in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
@@ -425,7 +461,10 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 
 def _open_database_for_reading(file: Path) -> sqlite3.Connection:
-    """Open for reading; where even the files beside a log cannot be made, as it is on the disk."""
+    """Open a file for reading.
+
+    If not even a file beside it can be made for the log, read it without the log.
+    """
     address = file.resolve().as_uri()
     try:
         database = sqlite3.connect(f"{address}?mode=ro", uri=True, isolation_level=None, timeout=30)

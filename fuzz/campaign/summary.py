@@ -1,8 +1,10 @@
-"""A campaign as its file tells it: the same for one that has just ended and for one of last night.
+"""Summary: a campaign as its file has it, whether it has just ended or ran last night.
 
-with Store.read(Path("found")) as store:
-    summary = summarize(store)
-summary.total("findings"), summary.buckets
+In: a `Store`. Out: a `Summary`, for the reports.
+
+    with Store.read(Path("found")) as store:
+        summary = summarize(store)
+    summary.total("findings"), summary.buckets
 """
 
 from __future__ import annotations
@@ -25,15 +27,15 @@ from fuzz.corpus.known_issues import IssueStatus
 from fuzz.corpus.recorded_cases import RecordedCase, find_recorded_case
 from fuzz.targets.catalog import find_target
 
-# How many stretches of time the course of a campaign is drawn with.
+# The number of stretches of time in the drawings of a campaign's course.
 STRETCHES = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What was settled in a part of the campaign that ends `until` seconds after its start.
+    """The cases that were settled in a part of the campaign, which ends `until` seconds after its start.
 
-    `driver` and `worker` are the most bytes of memory that the driver and any worker had in it, 0 if unknown.
+    `driver` and `worker` are the most bytes of memory of the driver and of any worker in it, or 0 if unknown.
     """
 
     until: float
@@ -46,7 +48,10 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """`traits`: cases by target, trait and outcome; `pairs`: programs by pair of traits."""
+    """The coverage of traits.
+
+    `traits` counts cases by target, trait and outcome, `pairs` programs by pair of traits.
+    """
 
     traits: Mapping[tuple[str, str, str], int]
     pairs: Mapping[tuple[str, str], int]
@@ -54,13 +59,18 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A campaign. `troubles` are mistakes of the fuzzer itself, as tracebacks.
+    """A campaign.
 
-    `files` has for each target and bucket the corpus file and the script, `recorded` the recorded case that
-    explains it, if there is one; `below` what the layers below the targets do wrong as well; `folder` is
-    where the campaign is, "" if it is in memory; `known` what became of the known issues; `sessions` when it
-    ran, and whether each ended by itself; `memory` how much the driver and the largest worker had;
-    `excessive_refusals` what is to be said of targets that decline more than they may.
+    Attributes:
+        troubles: mistakes of the fuzzer itself, as tracebacks.
+        files: the corpus file and the script of each target and bucket.
+        recorded: the recorded case that explains each, if there is one.
+        below: bugs of the layers below the targets.
+        folder: the folder of the campaign, or "" if it is in memory.
+        known: the status of the known issues.
+        sessions: when the campaign ran, and whether each session ended by itself.
+        memory: the memory of the driver and of the largest worker.
+        excessive_refusals: sentences about targets that decline more than they may.
     """
 
     configuration: Configuration
@@ -87,14 +97,14 @@ class Summary:
         return sum(int(getattr(tally, name)) for tally in self.tallies.values())
 
     def standing(self, bucket: Bucket) -> IssueStatus | None:
-        """The known issue that a bucket belongs to, None if it is new."""
+        """The known issue of a bucket, or None."""
         for standing in self.known:
             if standing.covers(bucket.target, bucket.name, bucket.example.program):
                 return standing
         return None
 
     def record(self, bucket: Bucket) -> RecordedCase | None:
-        """The recorded case that explains a bucket, None if there is none."""
+        """The recorded case that explains a bucket, or None."""
         return self.recorded.get((bucket.target, bucket.name))
 
     @property
@@ -104,12 +114,12 @@ class Summary:
 
     @property
     def gone(self) -> list[IssueStatus]:
-        """The known issues that were looked for and no longer reproduce."""
+        """The known issues that were run, and do not reproduce any more."""
         return [standing for standing in self.known if standing.state == "gone"]
 
 
 def rebuild_ledger(store: Store) -> Ledger:
-    """The ledger of a campaign, made up again from its file."""
+    """Rebuild the ledger of a campaign from its file."""
     configuration = store.configuration
 
     def look(target: str, index: int) -> Suspect:
@@ -127,7 +137,11 @@ def rebuild_ledger(store: Store) -> Ledger:
 def summarize(
     store: Store, ledger: Ledger | None = None, *, interrupted: bool = False, troubles: tuple[str, ...] = ()
 ) -> Summary:
-    """The summary of a campaign; `ledger` if its books are at hand. StoreError if the file is damaged."""
+    """The summary of a campaign. `ledger` is its ledger, if there is one already.
+
+    Raises:
+        StoreError: the file is damaged.
+    """
     books_ = ledger or rebuild_ledger(store)
     found = books_.buckets()
     samples = store.memory()
@@ -154,7 +168,7 @@ def summarize(
 
 
 def case_of_bucket(bucket: Bucket, configuration: Configuration, torch_version: str) -> case_file.Case:
-    """A bucket's example as a corpus case."""
+    """The corpus case of a bucket's example."""
     from fuzz.corpus import buckets
 
     example = bucket.example
@@ -162,7 +176,7 @@ def case_of_bucket(bucket: Bucket, configuration: Configuration, torch_version: 
     origin = case_file.Origin(bucket.target, configuration.seed, example.suspect.index, configuration.profile)
     return case_file.Case(
         program=example.program,
-        # Not the campaign's name for it, which may say "unreduced": a replay computes this one again.
+        # The campaign's name may say "unreduced"; a replay computes this name again.
         bucket=buckets.bucket(example.seen.findings, example.program),
         clause=bucket.clause,
         torch=torch_version.split("+")[0],
@@ -174,7 +188,11 @@ def case_of_bucket(bucket: Bucket, configuration: Configuration, torch_version: 
 
 
 def write_files(store: Store, found: list[Bucket]) -> None:
-    """Write each bucket's corpus file and script into the campaign's folder; StoreError if that fails."""
+    """Write each bucket's corpus file and script into the campaign's folder.
+
+    Raises:
+        StoreError: that fails.
+    """
     if store.folder is None:
         return
     configuration, torch_version = store.configuration, store.get("versions")["torch"]
@@ -188,9 +206,9 @@ def write_files(store: Store, found: list[Bucket]) -> None:
 
 
 def bucket_file_names(found: list[Bucket]) -> list[str]:
-    """The names of their files: buckets that differ may have one name when they are made file names.
+    """The file names of buckets. Different buckets may give one name, and then get numbers.
 
-    The order of the buckets does not count.
+    The order of the buckets does not matter.
     """
     names: Counter[str] = Counter()
     given: dict[tuple[str, str], str] = {}
@@ -215,9 +233,12 @@ def _bucket_files(store: Store, found: list[Bucket]) -> dict[tuple[str, str], tu
 def find_recorded_cases(
     found: list[Bucket], cases: Mapping[Path, case_file.Case], torch_version: str
 ) -> dict[tuple[str, str], RecordedCase]:
-    """For each target and bucket the recorded case that explains it. What is not reduced is not looked at."""
+    """For each target and bucket the recorded case that explains it.
+
+    Buckets that are not reduced are left out.
+    """
     explained = {}
-    # (A control that breaks torch as well speaks for nobody, so that what it shows is the target's finding.)
+    # A control may break torch too. It proves nothing then, so its difference is the target's finding.
     concerned = {name: (name, *find_target(name).controls) for name in {bucket.target for bucket in found}}
     for bucket in found:
         example = bucket.example
@@ -232,7 +253,11 @@ def find_recorded_cases(
 
 
 def store_recorded_cases(store: Store, recorded: Mapping[tuple[str, str], RecordedCase]) -> None:
-    """Write which recorded cases explain the buckets, for later reports; StoreError if that fails."""
+    """Write which recorded cases explain the buckets, for later reports.
+
+    Raises:
+        StoreError: that fails.
+    """
     rows = [[target, bucket, case.to_json()] for (target, bucket), case in recorded.items()]
     store.set("recorded", rows, store.elapsed)
 
@@ -244,7 +269,7 @@ def _recorded_cases(store: Store) -> dict[tuple[str, str], RecordedCase]:
 
 
 def _campaign_course(store: Store, found: list[Bucket], samples: list[Sample]) -> tuple[Stretch, ...]:
-    """Cases, findings, new buckets and memory over time."""
+    """The cases, findings, new buckets and memory of the campaign over time."""
     width = max(store.elapsed, 1e-9) / STRETCHES
 
     def place(at: float) -> int:

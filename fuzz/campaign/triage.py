@@ -1,9 +1,10 @@
-"""Investigations of the findings that are due, a few at a time, each in a thread of its own.
+"""Triage: investigate findings that are due, a few at a time, each in its own thread.
 
-The first example of what is silently wrong comes first, and may have all the workers. Where time bounds a
-campaign, the rest has half of them, silent examples before loud ones: a compiler that is wrong about every
-other program would else leave no time to run the others, among which the silent ones are. Nothing of this
-changes what an investigation gives, and where cases bound a campaign all that is due is done.
+In: a ledger with due groups. Out: examples, for the ledger and the store. The first example of a silent
+finding comes first, and may use all workers. If time bounds the campaign, all others share half of the
+workers, silent ones first. Otherwise a compiler that is wrong about every other program would leave no time
+to run more programs, among which the silent findings are. None of this changes the result of an
+investigation. If cases bound the campaign, all that is due is done.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from fuzz.campaign.investigate import Runner, investigate
 from fuzz.campaign.ledger import Group, GroupKey, Ledger, raw_finding
 from fuzz.campaign.records import Example
 
-# Of the time of all workers, as much as all but the first silent examples may take until the time is up.
+# The share of all workers' time for all examples but the first silent ones, until the time is up.
 REST_SHARE = 0.5
-# Of a campaign's time, as much as the reduction of one silent, and of one loud finding may take.
+# The share of a campaign's time for the reduction of one silent finding, and of one loud finding.
 SILENT_REDUCTION, LOUD_REDUCTION = 0.25, 0.125
 
 
 @dataclass(frozen=True, slots=True)
 class _Investigation:
-    """One that is under way, since when, and what tells it to come to its end."""
+    """A running investigation, its start, and the event that tells it to end."""
 
     future: Future[Example]
     group: Group
@@ -37,7 +38,7 @@ class _Investigation:
 
 
 class Triage:
-    """Runs investigations; the examples that they give go to the ledger and to `keep`."""
+    """Runs investigations. Their examples go to the ledger and to `keep`."""
 
     def __init__(
         self,
@@ -49,9 +50,9 @@ class Triage:
         budget: Budget,
         seconds: float | None = None,
     ) -> None:
-        """At most `at_once` first investigations of silent findings run together, and as many of others.
+        """Prepare to run investigations: at most `at_once` first ones of silent findings, and as many others.
 
-        `seconds` is the time that bounds the campaign, None if its cases do.
+        `seconds` is the time that bounds the campaign, or None if cases do.
         """
         self._ledger = ledger
         self._runner = runner
@@ -67,7 +68,7 @@ class Triage:
         self.troubles: list[str] = []
 
     def advance(self, elapsed: float) -> bool:
-        """Take in what is done and start what is due; whether anything is still to be done.
+        """Take finished examples and start due investigations. Returns whether anything is left to do.
 
         `elapsed` is in seconds since the campaign's start.
         """
@@ -89,18 +90,18 @@ class Triage:
 
     @property
     def has_silent(self) -> bool:
-        """Whether a silent finding is under investigation."""
+        """Whether a silent finding is being investigated."""
         return any(work.group.is_silent for work in self._pending.values())
 
     def hurry(self, *, loud_only: bool) -> None:
-        """Have investigations end with what they have; but for `loud_only`, begin no more."""
+        """Let investigations end with their smallest program so far. Start no more, unless `loud_only`."""
         self.hurried = self.hurried or not loud_only
         for work in self._pending.values():
             if not (loud_only and work.group.is_silent):
                 work.hurry.set()
 
     def stop(self) -> None:
-        """Give up what is under way; what is done already still counts."""
+        """Stop all investigations. Finished ones still count."""
         self._runner.cancel()
         self._threads.shutdown(wait=True, cancel_futures=True)
         for work in self._pending.values():
@@ -114,7 +115,7 @@ class Triage:
         if urgent or self._seconds is None:
             return len(beside) < self._at_once
         if self.firsts_only:
-            # The time is up, and is theirs.
+            # The time is up, and what is left belongs to silent findings.
             waiting = self.has_silent and not group.is_silent
             return not waiting and len(beside) < self._at_once
         spent = self._rest_seconds + sum(elapsed - work.since for work in beside)
@@ -132,7 +133,7 @@ class Triage:
             suspect,
             self._runner,
             budget,
-            # Once the time is up, workers have nothing else to do.
+            # When the time is up, workers have nothing else to do.
             ahead=self.firsts_only and self._at_once > 1,
             hurried=hurry.is_set,
         )

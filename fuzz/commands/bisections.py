@@ -31,7 +31,7 @@ _AOT_FUNCTION = "torch-aot-function"
 
 
 def bisect(options: argparse.Namespace) -> int:
-    """Find since when a case or a script is wrong; 0 if an answer was found, 1 if there is none."""
+    """Find since when a case or a script is wrong. Exit status 0 if there is an answer, else 1."""
     if (options.git is None) != (options.build is None) or bool(options.git) != bool(
         options.good and options.bad
     ):
@@ -46,7 +46,7 @@ def bisect(options: argparse.Namespace) -> int:
 
 
 def _trial(options: argparse.Namespace, case: Case | None) -> Trial:
-    """What is run: a script as it is, a case on the target that was asked for or that found it."""
+    """What is run: a script unchanged, or a case on the given target, or else on the one that found it."""
     if case is None:
         if options.target:
             raise ConfigurationError("--target is for a corpus file: a script compiles by itself")
@@ -92,7 +92,7 @@ def _bisect_commits(options: argparse.Namespace, trial: Trial) -> int:
 
 
 def _bisect_torch(options: argparse.Namespace, case: Case | None, trial: Trial) -> int:
-    """Over the versions of torch, then over the layers of the newest one that is wrong."""
+    """Bisect over the versions of torch, then over the layers of the newest one that is wrong."""
     interpreters = _interpreters(options, torch_only=case is None)
     stream = people(options)
 
@@ -136,7 +136,7 @@ def _blame(options: argparse.Namespace, case: Case | None, trial: Trial, interpr
 
 
 def _interpreters(options: argparse.Namespace, *, torch_only: bool = False) -> list[Interpreter]:
-    """The interpreters that were given, and those of versions that are installed; else this one."""
+    """The interpreters of the options, and those of installed versions; else this one."""
     found = [find_interpreter(python, torch_only=torch_only) for python in options.python]
     for version in options.torch:
         installed = install_torch(
@@ -164,7 +164,7 @@ def _history_table(history: History) -> str:
 
 
 def _blame_text(blame: Blame) -> str:
-    """The layer, what of it, and two commands that differ by one step."""
+    """The layer, its part, and two commands that differ by one step."""
     which = "" if blame.number is None else f"number {blame.number} of {blame.applications}, from 0"
     facts = [
         ("layer", blame.layer or "none found"),
@@ -182,8 +182,10 @@ def _blame_text(blame: Blame) -> str:
 
 
 def date(options: argparse.Namespace) -> int:
-    """Record what each version of torch makes of each case; 1 if a layer cannot be told, 2 if a file cannot
-    be read."""
+    """Record what each version of torch does with each case.
+
+    Exit status 1 if a layer is not found, 2 if a file cannot be read.
+    """
     cases, errors = read_all(options.paths or [options.corpus])
     interpreters = _interpreters(options)
     dated = date_cases(

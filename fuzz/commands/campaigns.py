@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def resume(options: argparse.Namespace) -> int:
-    """Go on with a campaign, or with a comparison of two; its bounds may be moved."""
+    """Continue a campaign, or a comparison of two; its bounds may be changed."""
     if is_comparison(options.folder):
         from fuzz.commands import comparisons
 
@@ -98,7 +98,7 @@ def report(options: argparse.Namespace) -> int:
 
 
 def diff(options: argparse.Namespace) -> int:
-    """Compare two campaigns; 1 if they have different buckets."""
+    """Compare two campaigns. Exit status 1 if their buckets differ."""
     from fuzz.report.diff import compare_campaigns, diff_table
 
     summaries = []
@@ -114,7 +114,10 @@ def diff(options: argparse.Namespace) -> int:
 
 
 def history(options: argparse.Namespace) -> int:
-    """Print the faults of many nights, and write them as a page; 1 if there is news (`History.has_news`)."""
+    """Print the faults of many nights, and write their page.
+
+    Exit status 1 if there is news (`History.has_news`).
+    """
     from fuzz.report.history import campaign_history, history_table
     from fuzz.report.history_page import history_page
 
@@ -140,7 +143,11 @@ def history(options: argparse.Namespace) -> int:
 def _write_ci_formats(
     options: argparse.Namespace, summary: Summary, only: Sequence[Bucket] | None = None
 ) -> None:
-    """Write what was asked for in the formats of continuous integration; StoreError if that fails."""
+    """Write the files for continuous integration that the options name.
+
+    Raises:
+        StoreError: that fails.
+    """
     from fuzz.report.ci_formats import FORMATS
 
     for name, text_of in FORMATS.items():
@@ -171,8 +178,10 @@ def export(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _read_campaign(folder: Path, import_profile: bool) -> Iterator[Store]:
-    """The store of a campaign that may be somebody else's: nothing that it names is imported, unless that is
-    asked for."""
+    """The store of a campaign, perhaps of a stranger.
+
+    Nothing that it names is imported, unless an option allows it.
+    """
     imports = nullcontext() if import_profile else no_profile_imported()
     with imports, _refusing_damaged_campaign(folder), Store.read(folder) as store:
         yield store
@@ -180,7 +189,7 @@ def _read_campaign(folder: Path, import_profile: bool) -> Iterator[Store]:
 
 @contextmanager
 def _refusing_damaged_campaign(folder: Path) -> Iterator[None]:
-    """Say of a campaign's file that it is damaged, whatever it is that cannot be read in it."""
+    """While it lasts, any error of reading a campaign's file says that it is damaged."""
     try:
         yield
     except ConfigurationError as error:
@@ -220,14 +229,14 @@ def _run_campaign(
 
 
 def _in_words(summary: Summary, all_: bool) -> str:
-    """A campaign on one screen, of the terminal's width if there is one, or all of it."""
+    """A campaign as text: on one screen of the terminal's width, or all of it."""
     if all_:
         return tables.campaign_table(summary)
     return campaign_screen(summary, max(MIN_WIDTH, get_terminal_size((WIDTH, HEIGHT)).columns))
 
 
 def status(summary: Summary) -> int:
-    """The exit status that a campaign comes to."""
+    """The exit status of a campaign."""
     if summary.troubles:
         return WRONG
     if summary.new or summary.reticent or any(standing.state == "back" for standing in summary.known):
@@ -250,7 +259,7 @@ def _with_standings(store: Store, summary: Summary, issues: tuple[Issue, ...], c
 
 
 def _with_recorded_cases(store: Store, summary: Summary, cases: Path | None) -> Summary:
-    """The summary with what recorded cases explain; files that cannot be read explain nothing."""
+    """The summary with recorded cases that explain buckets. Files that cannot be read explain nothing."""
     collection = None if cases is None or not summary.buckets else Collection.load(cases)
     if collection is None:
         return summary
@@ -266,7 +275,7 @@ def _with_recorded_cases(store: Store, summary: Summary, cases: Path | None) -> 
 
 
 def _known_issues_of_options(name: str | None) -> tuple[tuple[Issue, ...], Path | None]:
-    """The known issues that count, and the folder of the recorded cases; None if none counts."""
+    """The known issues, and the folder of the recorded cases; None if there are none."""
     if name == "none":
         return (), None
     file = Path("corpus") / NAME if name is None else Path(name)
@@ -276,7 +285,11 @@ def _known_issues_of_options(name: str | None) -> tuple[tuple[Issue, ...], Path 
 
 
 def _campaign_configuration(options: argparse.Namespace) -> Configuration:
-    """The campaign that the options ask for; FuzzError if it cannot be had here."""
+    """The configuration of the campaign that the options ask for.
+
+    Raises:
+        FuzzError: it cannot run here.
+    """
     from fuzz.generate.profile_names import find_profile, profile_name
     from fuzz.probe.capability_file import read_lacked_traits
     from fuzz.targets.catalog import usable_targets
@@ -308,7 +321,7 @@ def _campaign_configuration(options: argparse.Namespace) -> Configuration:
 
 
 def _judged_clauses(options: argparse.Namespace, targets: Sequence[Target]) -> tuple[str, ...]:
-    """The clauses that the options ask for, none if that is all that the targets promise."""
+    """The clauses that the options name; none if these are all that the targets promise."""
     if not (options.clauses or options.without):
         return ()
     clauses = clauses_of(options.clauses or ("everything",), options.without)
@@ -322,14 +335,17 @@ def _judged_clauses(options: argparse.Namespace, targets: Sequence[Target]) -> t
 
 
 def _default_jobs(options: argparse.Namespace) -> int:
-    """Workers on this machine; on each node of a cluster: as many as it has cores, and one of a local one."""
+    """The default number of workers: for this machine, or for each node of a cluster.
+
+    A local node has one.
+    """
     if not options.cluster:
         return workers(options.device)
     return 1 if options.cluster.startswith("local:") else 0
 
 
 def _require_same_campaign(store: Store, configuration: Configuration) -> None:
-    """Refuse to mix: what is in the file must have come from the same programs and the same torch."""
+    """Refuse to continue a campaign whose file was made with other programs or another torch."""
     before, here = store.get("versions")["torch"], campaign_versions()["torch"]
     if before != here:
         raise StoreError(

@@ -24,7 +24,7 @@ from fuzz.targets.plugins import attribute, registered_targets
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Run recorded cases again; 1 if one is not as its file says, 2 if a file cannot be read."""
+    """Run recorded cases again. Exit status 1 if one is not as its file says, 2 if a file cannot be read."""
     from fuzz.campaign.progress import count_shown
     from fuzz.campaign.replay import LEFT_OUT, planned_runs
     from fuzz.campaign.replay import replay as run
@@ -70,7 +70,7 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def _of_targets_that_are_not_given(cases: Iterable[tuple[Path, Case]]) -> dict[str, list[Path]]:
-    """The targets that do not ship of which something is expected, and the files that expect it."""
+    """Targets that do not ship but for which files have expectations, each with these files."""
     found: dict[str, list[Path]] = {}
     for file, case in cases:
         for name in case.expected:
@@ -87,7 +87,7 @@ def _with_targets(paths: Sequence[Path], names: Iterable[str]) -> str:
 
 
 def read_all(paths: Iterable[Path]) -> tuple[list[tuple[Path, Case]], Sequence[CorpusError]]:
-    """The cases that can be read, and what is wrong with the others, which has been said already."""
+    """The readable cases, and the errors of the others, which were printed already."""
     cases: list[tuple[Path, Case]] = []
     errors: list[CorpusError] = []
     for file in case_file.case_files(paths):
@@ -100,7 +100,7 @@ def read_all(paths: Iterable[Path]) -> tuple[list[tuple[Path, Case]], Sequence[C
 
 
 def reduce(options: argparse.Namespace) -> int:
-    """Make a case smaller; 1 if it is not the difference that its file records."""
+    """Make a case smaller. Exit status 1 if it does not show the difference that its file records."""
     from fuzz.campaign.reduce_case import reduce_case
 
     case = case_file.read(options.file)
@@ -121,7 +121,7 @@ def reduce(options: argparse.Namespace) -> int:
 
 
 def minify(options: argparse.Namespace) -> int:
-    """Print the script of a user's function, made smaller; 1 if it does not differ."""
+    """Print the script of a user's function, made smaller. Exit status 1 if it does not differ."""
     from fuzz.minify import minify as run
 
     given = f"function {options.function!r}"
@@ -143,7 +143,7 @@ def minify(options: argparse.Namespace) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print cases for people; 2 if one cannot be read."""
+    """Print cases for people. Exit status 2 if one cannot be read."""
     cases, errors = read_all(options.files)
     if cases:
         say("\n\n\n".join(tables.case_table(file, case) for file, case in cases))
@@ -151,7 +151,10 @@ def show(options: argparse.Namespace) -> int:
 
 
 def repro(options: argparse.Namespace) -> int:
-    """Print a case's script, or a report of it; 1 if a report's case does not differ, or fails a check."""
+    """Print a case's script, or a report of it.
+
+    Exit status 1 if a report's case does not differ, or fails a check.
+    """
     from fuzz.repro import script as scripts
 
     if options.format == "issue":
@@ -195,7 +198,7 @@ def _report_case(options: argparse.Namespace) -> int:
 
 
 def _reported_target(file: Path, case: Case) -> str:
-    """The target that a case is reported of: its own, or the first of torch's that is expected to differ."""
+    """The target of a case's report: its own, or the first of torch's that is expected to differ."""
     names = [case.origin.target, *case.expected]
     for name in names:
         is_others = name in ADAPTED or (name in SHIPPED and name.startswith("torch-"))
@@ -226,7 +229,7 @@ def targets(options: argparse.Namespace) -> int:
 
 
 def _registered(name: str) -> tuple[str, str, str | None]:
-    """A package's own target; one that cannot be loaded is said to be unavailable."""
+    """The row of a package's own target. A target that cannot be loaded is unavailable."""
     try:
         target = find_target(name)
     except TargetError as error:

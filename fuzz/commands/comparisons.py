@@ -51,7 +51,7 @@ def compare(options: argparse.Namespace) -> int:
 
 
 def resume(options: argparse.Namespace) -> int:
-    """Go on with a comparison; with --cases both campaigns become longer."""
+    """Continue a comparison. With --cases both campaigns become longer."""
     if options.seconds:
         raise ConfigurationError(
             f"{options.folder} holds a comparison, which is bounded by cases: the two run the same programs"
@@ -74,7 +74,7 @@ def report(options: argparse.Namespace) -> int:
 
 
 def _run_and_tell(options: argparse.Namespace, folder: Path, session: Callable[[], list[str]]) -> int:
-    """Run a session, and tell what there is even if it was interrupted."""
+    """Run a session, and print the result, also if it was interrupted."""
     troubles: list[str] = []
     try:
         troubles = session()

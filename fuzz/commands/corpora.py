@@ -27,7 +27,10 @@ from fuzz.targets.catalog import usable_targets
 
 
 def add(options: argparse.Namespace) -> int:
-    """Record new cases, each run again first; 1 if one is not as its file says, 2 if one cannot be read."""
+    """Record new cases, after each was run again.
+
+    Exit status 1 if one is not as its file says, 2 if one cannot be read.
+    """
     also = [target.name for target in usable_targets(options.target)]
     folder: Path = options.corpus
     if folder.exists():
@@ -78,19 +81,19 @@ def add(options: argparse.Namespace) -> int:
 
 
 def _free(folder: Path, name: str) -> Path:
-    """A file that is not there yet: buckets that differ may have one name when they are made file names."""
+    """A file name that is not used yet, because different buckets may give one name."""
     names = itertools.chain((name,), (f"{name}-{number}" for number in itertools.count(2)))
     return next(file for one in names if not (file := folder / f"{one}.json").exists())
 
 
 def _sources(paths: Iterable[Path]) -> Iterator[Path]:
-    """A campaign's folder stands for the cases in it."""
+    """The cases of paths. A campaign's folder stands for the cases in it."""
     for path in paths:
         yield path / "corpus" if (path / FILE).is_file() else path
 
 
 def _behaviour_seen_for_corpus(rows: Sequence[Replayed]) -> dict[str, str]:
-    """What a case's targets did, where that can be expected of them again."""
+    """What a case's targets did, if that can be expected of them again."""
     found = {}
     for row in rows:
         if row.outcome == "finding" and row.same_bucket:
@@ -101,7 +104,7 @@ def _behaviour_seen_for_corpus(rows: Sequence[Replayed]) -> dict[str, str]:
 
 
 def listing(options: argparse.Namespace) -> int:
-    """List the cases; 2 if a file cannot be read."""
+    """List the cases. Exit status 2 if a file cannot be read."""
     collection = Collection.load(options.corpus)
     for error in collection.errors:
         say(f"aotfuzz: {error}", sys.stderr)
@@ -130,7 +133,7 @@ def listing(options: argparse.Namespace) -> int:
 
 
 def _findings_as_markdown(collection: Collection) -> str:
-    """What differs from eager, as Markdown: by target, what has an upstream number first."""
+    """The differences from eager as Markdown, by target; those with an upstream number come first."""
     cases = sorted(
         (-len(differs), differs, case.issue is None, case.bucket, file.name, case)
         for file, case in collection.cases.items()
@@ -151,7 +154,10 @@ def _findings_as_markdown(collection: Collection) -> str:
 
 
 def _markdown(text: str) -> str:
-    """A stranger's text as a cell of a table: it ends no cell and no line, and is no tag and no link."""
+    """A stranger's text as a cell of a Markdown table.
+
+    It cannot end a cell or a line, nor be a tag or a link.
+    """
     text = one_line(text).replace("&", "&amp;").replace("<", "&lt;")
     return text.replace("|", r"\|").replace("](", r"\](")
 
@@ -163,7 +169,7 @@ def _cell(value: object) -> object:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Find mistakes without running anything; 1 if there are any."""
+    """Find mistakes without running anything. Exit status 1 if there are any."""
     collection = Collection.load(options.corpus)
     if options.fix:
         for file, case in collection.cases.items():
@@ -192,7 +198,7 @@ def prune(options: argparse.Namespace) -> int:
 
 
 def minimize(options: argparse.Namespace) -> int:
-    """Reduce cases where they are; 1 if one no longer differs, 2 if one cannot be read or run."""
+    """Reduce cases in their files. Exit status 1 if one no longer differs, 2 if one cannot be read or run."""
     from fuzz.campaign.reduce_case import reduce_case
 
     if options.target:
@@ -223,7 +229,7 @@ def minimize(options: argparse.Namespace) -> int:
 
 
 def _minimize_corpus_case(file: Path, case: Case, smaller: Case) -> str:
-    """Write a smaller case if its other targets still do what is expected; else why not."""
+    """Write a smaller case if its other targets still do what is expected. Returns why not, or ""."""
     names = [name for name in case.expected if name in SHIPPED]
     rows = replay([(file, smaller)], names) if names else []
     for row in rows:

@@ -11,7 +11,7 @@ from fuzz.commands.output import FINDINGS, NOTHING_NEW, people, say, say_object
 
 
 def doctor(options: argparse.Namespace) -> int:
-    """Examine the installation; 1 if something is missing or wrong."""
+    """Examine the installation. Exit status 1 if something is missing or wrong."""
     from fuzz.diagnosis.diagnosis_text import diagnosis_json, diagnosis_text, problems
     from fuzz.diagnosis.examine import examine_installation
 

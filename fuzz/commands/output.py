@@ -1,4 +1,4 @@
-"""Where text goes, what happens when nobody reads it, and what the exit statuses mean."""
+"""Output: where text goes, what happens if its reader is gone, and what the exit statuses mean."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ NOTHING_NEW = 0
 FINDINGS = 1
 WRONG = 2
 GONE = 3
-INTERRUPTED = 130  # as a shell says of a process that SIGINT has ended
+INTERRUPTED = 130  # the status that a shell gives to a process that SIGINT ended
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
-    """Print text, to stdout by default; what is not printable in it is shown and not sent.
+    """Print text, to stdout by default, with unprintable characters as escapes.
 
-    Targets and strangers' files have a say in what is printed, but none in what a terminal does. What the
-    stream's encoding lacks is shown as an escape, too.
-
-    A reader who has left (`aotfuzz run ... | head`) changes neither what is written to files nor the exit
-    status: what is said from then on goes nowhere.
+    Targets and strangers' files decide what is printed, but must not control a terminal. Characters that the
+    stream's encoding lacks are escapes too. If the reader has left (`aotfuzz run ... | head`), later text is
+    dropped. Written files and the exit status do not depend on that.
     """
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"
@@ -39,10 +37,10 @@ def say(text: str, stream: TextIO | None = None) -> None:
 
 
 def say_object(data: object) -> None:
-    """Print plain data as one line of JSON, which holds printable characters alone."""
+    """Print plain data as one line of JSON, which has only printable characters."""
     say(json_text(data))
 
 
 def people(options: Any) -> TextIO:
-    """Where text for people goes: with --json, stdout is for the object alone."""
+    """The stream for people. With --json, stdout is for the object only."""
     return sys.stderr if options.json else sys.stdout

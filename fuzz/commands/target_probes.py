@@ -22,12 +22,15 @@ _WRONG = ("wrong", "crash", "hang")
 
 
 def probe(options: argparse.Namespace) -> int:
-    """Ask a target for all that programs may have; 1 if something is wrong, crashes or hangs."""
+    """Try a target with each trait that programs may have.
+
+    Exit status 1 if something is wrong, crashes or hangs.
+    """
     [target] = usable_targets([options.target])
     file: Path = options.out or Path(f"{_file_name(target.name)}.toml")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # before minutes are spent
+    except OSError as error:  # it is found before minutes are spent
         raise StoreError(f"cannot write {file}: {error}") from error
     start = time.monotonic()
 
@@ -52,7 +55,7 @@ def probe(options: argparse.Namespace) -> int:
 
 
 def _write_scripts(folder: Path, answers: list[Answer]) -> Path | None:
-    """The folder with a script for each answer that has one; None where none has."""
+    """Write a script for each answer that has one, and return their folder; None if none has."""
     shown = [answer for answer in answers if answer.script]
     if not shown:
         return None

@@ -1,21 +1,25 @@
-"""Buckets: which findings are the same bug. A key says what is wrong, where, and the reduced program's shape.
+"""Buckets: keys that are equal for findings of the same bug.
 
-Two keys, both plain text, equal on every run and independent of the target:
+In: findings, and the reduced program. Out: plain text. There are two keys. Both are equal on every run, and
+do not depend on the target:
 
-* `signature(findings)`, the coarse one, is what a reduction must hold on to: the clause of the *main* finding
-  (the first by `PRECEDENCE`: a lost write explains a wrong gradient, not the other way round), the kind of
-  place (`out`, `arg`, `grad of arg`), and what differs there, without numbers, names or element positions.
+* `signature(findings)` is coarse. A reduction must keep it. It has the clause of the *main* finding, the kind
+of place
+  (`out`, `arg`, `grad of arg`), and what differs there, without numbers, names and positions of elements. The
+  main finding is the first by `PRECEDENCE`: a lost write explains a wrong gradient, not the other way round.
   For exceptions it has the type and the gist of the message.
-* `bucket(findings, program)` adds, of the reduced program, the operators and the pattern of the arguments:
-  two bugs with the same symptom are told apart by what it takes to show them. Pointwise operators, in-place
-  or not, count by their kind because one may stand for another; views, metadata changes and the rest by name.
+* `bucket(findings, program)` adds the operators and the pattern of the arguments of the reduced program. They
+tell
+  apart two bugs with the same symptom. Pointwise operators, in-place or not, count by their kind, because one
+  may replace another. Views, metadata changes and all others count by name.
 
     input-data/arg elements/in-place:pointwise/a:float64:0d
     errors/call: RuntimeError a view of a leaf Variable/expand + in-place:pointwise/a:grad a~
 
-The last part reads: letters are storages in the order of their first use, with dtype unless float32, `0d` or
-`empty`, `grad` and `nonleaf`; `a~` is a view on it, `a~detach` a hidden one, `a~:wrapped one` a wrapper
-subclass of one, `=` the same object again. Steps after the call follow, and then, after `|`, the later calls.
+In the last part, letters are storages in the order of their first use, with dtype unless float32, `0d` or
+`empty`, `grad` and `nonleaf`. `a~` is a view on it, `a~detach` a hidden one, `a~:wrapped one` a wrapper
+subclass of one, and `=` the same object again. Steps after the call follow, and then, after `|`, the later
+calls.
 """
 
 from __future__ import annotations
@@ -65,7 +69,7 @@ PRECEDENCE = (
     "refusals",
 )
 NO_EXCEPTION = "no exception"
-"""The side of a finding that returns, where the other one raises."""
+"""The side of a finding that returned, if the other one raised."""
 _SILENT, _RANDOM = "/silent", "/random"
 _PATH = re.compile(r"\b(arg|out|tensor|leaf)((?:\[[^\]]*\])*)")
 _ITEM = re.compile(r"(?<=\bstate)((?:\.\w+)*)\S*")
@@ -82,19 +86,22 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def primary_finding(findings: Sequence[Finding]) -> Finding:
-    """The finding that the others follow from, as far as clauses can tell. `findings` must not be empty."""
+    """The finding from which the others follow, by their clauses. `findings` must not be empty."""
     return min(findings, key=_rank)
 
 
 def _rank(finding: Finding) -> float:
-    """A view with other strides reaches other elements; one that shares nothing has any strides."""
+    """The rank of a finding; the lowest is the main one.
+
+    A view with other strides reaches other elements, and a tensor that shares nothing may have any strides.
+    """
     if finding.clause == "aliasing" and finding.message.startswith("elements of "):
         return PRECEDENCE.index("strides") + 0.5
     return PRECEDENCE.index(finding.clause)
 
 
 def signature(findings: Sequence[Finding]) -> str:
-    """The coarse key of a set of findings: what a reduction must preserve.
+    """The coarse key of findings, which a reduction must keep.
 
     >>> signature([Finding("strides", "out", "(1, 2)", "(2, 1)", "strides of out: (1, 2) in eager, ...")])
     'strides/strides of out'
@@ -107,12 +114,12 @@ def signature(findings: Sequence[Finding]) -> str:
 
 
 def bucket(findings: Sequence[Finding], program: Program) -> str:
-    """The key of a bug, from the findings of its reduced program and that program."""
+    """The key of a bug, from the findings of its reduced program and from that program."""
     return f"{signature(findings)}/{ingredients(program)}"
 
 
 def ingredients(program: Program) -> str:
-    """What a program has: its operators, and the arguments and steps of each call. Buckets end in it."""
+    """The operators of a program, and the arguments and steps of each call. Buckets end in it."""
     how = " | ".join(
         bucket_arguments(call) + _bucket_scenario(call.scenario) for call in split_calls(program)
     )
@@ -120,12 +127,12 @@ def ingredients(program: Program) -> str:
 
 
 def _bucket_scenario(scenario: Scenario) -> str:
-    """What is not as usual about a call, and what is done after it: " no-grad, write a, backward double"."""
+    """What is unusual about a call, and the steps after it: " no-grad, write a, backward double"."""
     return ",".join(f" {words}" for words in scenario_words(scenario))
 
 
 def scenario_words(scenario: Scenario) -> list[str]:
-    """The same as a list, in the order of the call."""
+    """The words of `_bucket_scenario` as a list, in the order of the call."""
     words = [*([] if scenario.grad else ["no-grad"]), *(["two threads"] if scenario.threads else [])]
     words += [] if scenario.autocast is None else ["autocast"]
     words += [*(["swapped"] if scenario.swapped else []), *(["marked"] if scenario.marked else [])]
@@ -149,14 +156,14 @@ def operators(program: Program) -> str:
 
 
 def operator_counts(program: Program) -> Counter[str]:
-    """The operators of a program as its bucket names them, each with the blocks that it stands in."""
+    """The operators of a program in the words of its bucket, each with the blocks around it."""
     return Counter(_operator(statement, program.blocks) for statement in program.statements)
 
 
 def bucket_arguments(program: Program) -> str:
-    """The arguments and how they alias, in their order; Python numbers are left out.
+    """The arguments and how they alias, in their order.
 
-    Storages that no argument shows are left out as well.
+    Python numbers are left out, and so are storages that no argument shows.
     """
     letters: dict[int, str] = {}
     words = []
@@ -181,7 +188,7 @@ def bucket_arguments(program: Program) -> str:
 
 
 def death(kind: Literal["crash", "timeout"], cause: str, stack: str) -> Finding:
-    """The finding that a worker's death makes: `cause` in words, `stack` the Python stack if there is one."""
+    """The finding of a worker's death. `cause` is in words; `stack` is the Python stack, if there is one."""
     how = "takes the process down" if kind == "crash" else "does not return"
     where = _frame(stack)
     target = f"crash, {cause}" if kind == "crash" else "timeout"
@@ -190,7 +197,7 @@ def death(kind: Literal["crash", "timeout"], cause: str, stack: str) -> Finding:
 
 
 def _bucket_exceptions(finding: Finding) -> str:
-    """The side that did raise, or both: "RuntimeError a view of a leaf"."""
+    """The side of a finding that raised, or both: "RuntimeError a view of a leaf"."""
     eager, target = finding.eager, finding.target
     if eager == NO_EXCEPTION:
         return gist_of(target)
@@ -202,7 +209,7 @@ def _bucket_exceptions(finding: Finding) -> str:
 def doubtful_bucket(state: str, signature: str, *, silent: bool, random: bool) -> str:
     """The name of findings that are not reduced, or not seen again: their state and signature.
 
-    What is silently wrong beside something loud, and what draws random numbers, stands apart.
+    Silent findings beside a loud one have names of their own, and so have findings that draw random numbers.
 
     >>> doubtful_bucket("flaky", "values/out elements", silent=False, random=True)
     'flaky/values/out elements/random'
@@ -213,7 +220,7 @@ def doubtful_bucket(state: str, signature: str, *, silent: bool, random: bool) -
 def doubtful_signature(bucket: str, state: str) -> str | None:
     """The signature of findings in a bucket of that state; None if it is no such bucket.
 
-    Where something is silently wrong beside it, that is still said: what explains the one does not explain
+    If something silent is beside a loud finding, the name still says so: what explains one does not explain
     the other.
     """
     signature = bucket.removeprefix(f"{state}/")
@@ -221,7 +228,7 @@ def doubtful_signature(bucket: str, state: str) -> str | None:
 
 
 def gist_of(text: str) -> str:
-    """An exception's type and the first words of its message, without what changes from case to case.
+    """An exception's type and the first words of its message, without parts that change from case to case.
 
     >>> gist_of("RuntimeError: size 3 of 'x' (a view) must match")
     'RuntimeError size of must match'
@@ -230,7 +237,7 @@ def gist_of(text: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """The first words of a message, without quoted and nested parts, and without what has a digit in it."""
+    """The first words of a message, without quoted and nested parts, and without words that have a digit."""
     text = _QUOTED.sub(" ", text)
     while (shorter := _NESTED.sub(" ", text)) != text:
         text = shorter
@@ -238,7 +245,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _bucket_subject(finding: Finding) -> str:
-    """What differs: the subject of the finding's sentence with kinds of places for places."""
+    """What differs: the subject of the finding's sentence, with kinds of places in place of places."""
     subject = _WHICH_CALL.sub("", finding.message.split(f": {finding.eager} in eager")[0])
     subject = _ITEM.sub(r"\1", subject.split(f": {finding.eager} before the refused call")[0])
     subject, elements = _ELEMENTS.subn(" elements", subject)
@@ -251,7 +258,7 @@ def _bucket_subject(finding: Finding) -> str:
 
 
 def _side(text: str) -> str:
-    """A side of a finding if it is one of a few words; "" for anything with values in it."""
+    """A side of a finding if it is one of a few words; "" if it has values."""
     if text in _PLAIN:
         return text
     return "a tensor" if text.startswith("a tensor ") else ""

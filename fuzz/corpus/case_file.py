@@ -1,12 +1,14 @@
-"""Corpus files: one recorded case each, as JSON that people read and diff, and that is read as a stranger's.
+"""Case file: a recorded case as a JSON file that people can read and diff.
 
-A file holds a header (what differs, on which target and torch, what is expected of which target, where the
-case came from) and the program. Only the program's IR is ever run; the rendered source beside it is for the
-reader of the file. A file that is truncated, hostile or of another format raises CorpusError with the file
-and the place inside it, and nothing of it is executed. `docs/reference/corpus.md` describes the format.
+In: a file, perhaps of a stranger. Out: a `Case`, or CorpusError with the file and the place in it. A file has
+a header (what differs, on which target and torch, what is expected of which target, where the case came from)
+and the program. The rendered source beside the program is for readers of the file.
+`docs/reference/corpus.md` describes the format.
 
     case = read(Path("corpus/input-data-lost.json"))
-    write(Path("other.json"), case)
+    write_case(Path("other.json"), case)
+
+Invariant: only the program's IR is ever run. Nothing of a truncated, hostile or foreign file is executed.
 """
 
 from __future__ import annotations
@@ -50,23 +52,23 @@ _FIELDS = (
     "source",
 )
 VERSIONS = "versions"
-# Fields that a file may lack.
+# Optional fields.
 _OPTIONAL = (VERSIONS, DATED, LAYER)
-# Fields of this prefix are anybody's: texts that are kept and mean nothing here.
+# Fields with this prefix belong to users. They are kept as texts.
 EXTRA = "x-"
 MOST_EXTRA = 32
 _FINDING = ("clause", "path", "eager", "target", "message")
 _TARGET = re.compile(r"[A-Za-z0-9_.:-]{1,200}")
 _WIDTH = 160
-# How JSON writes half of a surrogate pair, or one of both halves.
+# A surrogate as an escape in JSON.
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a case was first met: case `case` of seed `seed` under a profile, on a target.
+    """Where a case was first seen: case `case` of seed `seed` under a profile, on a target.
 
-    `case` is -1 for a case that no campaign made.
+    `case` is -1 if no campaign made the case.
     """
 
     target: str
@@ -79,11 +81,14 @@ class Origin:
 class Case:
     """One corpus file.
 
-    `expected` says for each target by name whether it "differs" from eager or "agrees"; `versions`, of which
-    versions of torch that is said, as a range, where not of all. `findings` are what was seen on the origin's
-    target under the torch version `torch`; `issue` is the upstream issue's number. `extra` are texts under
-    names that begin with "x-". `dated` has what was seen under other versions, by target and version; `layer`
-    is the layer of torch that differs ("" if that was not looked for). `fuzz.corpus.dates` has their words.
+    Attributes:
+        expected: for each target by name, whether it "differs" from eager or "agrees".
+        versions: for which versions of torch that holds, as a range; a target without an entry means all.
+        findings: what was seen on the origin's target, under the torch version `torch`.
+        issue: the number of the upstream issue.
+        extra: texts under names that begin with "x-".
+        dated: what was seen under other versions, by target and version (`fuzz.corpus.dates`).
+        layer: the layer of torch that differs, or "" if that was not determined.
     """
 
     program: Program
@@ -107,7 +112,11 @@ class Case:
 
 
 def read(file: Path) -> Case:
-    """The case in a corpus file; CorpusError says what is wrong with the file and where."""
+    """Read a corpus file.
+
+    Raises:
+        CorpusError: the file is wrong. The error says what is wrong, and where.
+    """
     data = _load_case_json(file)
     try:
         return _read_case(data)
@@ -116,7 +125,11 @@ def read(file: Path) -> Case:
 
 
 def write_case(file: Path, case: Case) -> None:
-    """Write a corpus file, whole or not at all. OSError as for any file."""
+    """Write a corpus file, all of it or nothing.
+
+    Raises:
+        OSError: as for any file.
+    """
     text = case_text(case)
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
@@ -127,7 +140,7 @@ def write_case(file: Path, case: Case) -> None:
 
 
 def case_text(case: Case) -> str:
-    """The text of a corpus file: one line for each storage, argument and statement."""
+    """The text of a corpus file, with a line for each storage, argument and statement."""
     from fuzz.program.printer import render
 
     document_ = {
@@ -156,9 +169,9 @@ def case_text(case: Case) -> str:
 
 
 def case_files(paths: Iterable[Path]) -> Iterator[Path]:
-    """The corpus files among files and folders (searched to any depth), in the order of their names.
+    """The corpus files among files and folders (at any depth), in the order of their names.
 
-    A path that does not exist is yielded as it is: reading it gives the error.
+    A path that does not exist is yielded unchanged, so that reading it gives the error.
     """
     for path in paths:
         if path.is_dir():
@@ -185,7 +198,11 @@ def finding_to_json(finding: Finding) -> dict[str, str]:
 
 
 def finding_from_json(data: object, place: str = "finding") -> Finding:
-    """The finding that plain data describes; ProgramError with `place` otherwise."""
+    """The finding in plain data.
+
+    Raises:
+        ProgramError: the data is no finding. The error names `place`.
+    """
     fields = json_readers.read_fields(data, place, _FINDING)
     json_readers.choice(fields["clause"], f"{place}.clause", CLAUSES)
     return Finding(**{name: _text(fields[name], f"{place}.{name}") for name in _FINDING})
@@ -193,7 +210,7 @@ def finding_from_json(data: object, place: str = "finding") -> Finding:
 
 def _load_case_json(file: Path) -> object:
     try:
-        # A pipe in a stranger's folder would be waited on for ever.
+        # To open a pipe in a stranger's folder would block for ever.
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
                 raise CorpusError(file, "", "is no regular file")
@@ -219,7 +236,7 @@ def _load_case_json(file: Path) -> object:
 
 
 def _require_characters(file: Path, data: object) -> None:
-    """Refuse halves of surrogate pairs, which JSON can escape and no encoding has."""
+    """Refuse lone surrogates, which JSON can escape and UTF-8 cannot encode."""
     ahead: list[tuple[str, object]] = [("", data)]
     while ahead:
         place, item = ahead.pop()
@@ -342,7 +359,7 @@ def _text(data: object, place: str) -> str:
 
 
 def _pretty_case_json(data: Any, indent: int) -> str:
-    """JSON with everything on one line that fits on one, except the document itself."""
+    """JSON with each value on one line if it fits there, except the document itself."""
     line = json_text(data, ascii_only=False)
     if not isinstance(data, (dict, list)) or not data or (indent and len(line) + indent <= _WIDTH):
         return line

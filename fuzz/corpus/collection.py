@@ -1,4 +1,4 @@
-"""A folder of recorded cases as a whole: what is in it, what is wrong with it, what it could do without.
+"""Collection: a folder of recorded cases: its contents, its problems, and cases that are superfluous.
 
 collection = Collection.load(Path("corpus"))
 collection.problems(), collection.superfluous()
@@ -19,7 +19,7 @@ from fuzz.safe_text import one_line
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """The cases that can be read, by file, what is wrong with the others, and the known issues."""
+    """The readable cases by file, the errors of the others, and the known issues."""
 
     folder: Path
     cases: dict[Path, Case]
@@ -28,7 +28,7 @@ class Collection:
 
     @classmethod
     def load(cls, folder: Path) -> Collection:
-        """Read a folder, to any depth. A folder that does not exist is an error in it, too."""
+        """Read a folder at any depth. A folder that does not exist is an error of the collection."""
         cases: dict[Path, Case] = {}
         errors: list[CorpusError] = []
         for file in case_file.case_files([folder]):
@@ -45,14 +45,14 @@ class Collection:
         return cls(folder, cases, tuple(errors), issues)
 
     def holds(self, case: Case) -> Path | None:
-        """The file that records the same bucket, or the same program, already."""
+        """The file that already records the same bucket or the same program, or None."""
         for file, other in self.cases.items():
             if other.bucket == case.bucket or other.program == case.program:
                 return file
         return None
 
     def problems(self) -> list[tuple[Path, str]]:
-        """What is wrong, file by file, in words; nothing is run for it."""
+        """The problems of each file in words. Nothing is run to find them."""
         found = [
             (error.file, str(error).removeprefix(f"{one_line(str(error.file))}: ")) for error in self.errors
         ]
@@ -67,11 +67,11 @@ class Collection:
         return found
 
     def superfluous(self) -> list[tuple[Path, Path]]:
-        """Cases whose bucket another case shows as well or better, each with that other one."""
+        """Cases whose bucket another case shows as well or better, each with that case."""
         return [(file, kept) for kept, others in self._files_of_same_bucket() for file in others]
 
     def _files_of_same_bucket(self) -> Iterable[tuple[Path, list[Path]]]:
-        """For each bucket the file to keep, and the rest."""
+        """For each bucket the file to keep, and the other files."""
         by_bucket: dict[str, list[Path]] = {}
         for file, case in self.cases.items():
             by_bucket.setdefault(case.bucket, []).append(file)
@@ -81,7 +81,7 @@ class Collection:
                 yield kept, [file for file in files if file != kept]
 
     def _worth(self, file: Path) -> tuple[bool, bool, int, str]:
-        """One that a known issue names comes first, then one with an upstream number, then the smallest."""
+        """A key by which the best file comes first: known issue, upstream number, then size."""
         case = self.cases[file]
         named = any(issue.case == file.name for issue in self.issues)
         return not named, case.issue is None, len(case.program.statements), file.name
@@ -105,12 +105,12 @@ class Collection:
 
 
 def is_canonical(file: Path, case: Case) -> bool:
-    """Whether a file is what would be written of its case today."""
+    """Whether a file's text is what `write_case` would write today."""
     return file.read_text(encoding="utf-8") == case_file.case_text(case)
 
 
 def _case_problems(case: Case) -> list[str]:
-    """What does not fit together within a case."""
+    """The contradictions within a case."""
     found = []
     if case.bucket.split("/")[0] != case.clause:
         found.append(f"has the clause {case.clause} and a bucket of another: {case.bucket}")

@@ -1,8 +1,8 @@
-"""Containment: whether a program has all that a smaller, reduced one has, and so may show the same bug.
+"""Containment: whether a program has everything that a smaller, reduced one has.
 
-Operators are compared as buckets name them. `has_operators` holds a program as it was generated against a
-reduced one, whose blocks may be gone. `contains` holds two reduced programs against each other, with their
-blocks, the arguments and how they share memory, and what is done in and after each call.
+If so, both may show the same bug. Operators are compared in the words of buckets. `has_operators` compares a
+program as it was generated with a reduced one, which may have lost its blocks. `contains` compares two
+reduced programs, with blocks, arguments, shared memory, and the steps of each call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fuzz.program.decode import Program, split_calls
 
 
 def bare_operators(program: Program) -> Counter[str]:
-    """The operators of a program as its bucket names them, without the blocks that they stand in."""
+    """The operators of a program in the words of its bucket, without the blocks around them."""
     counts: Counter[str] = Counter()
     for name, count in buckets.operator_counts(program).items():
         counts[name.partition("@")[0]] += count
@@ -23,7 +23,7 @@ def bare_operators(program: Program) -> Counter[str]:
 
 
 def has_operators(whole: Counter[str], part: Counter[str]) -> bool:
-    """Whether a multiset of operators has all of another one.
+    """Whether a multiset of operators contains another one.
 
     >>> has_operators(Counter(["expand", "expand", "in-place"]), Counter(["expand"]))
     True
@@ -32,10 +32,10 @@ def has_operators(whole: Counter[str], part: Counter[str]) -> bool:
 
 
 def contains(whole: Program, part: Program) -> bool:
-    """Whether a program has the operators, the arguments and the calls of another one.
+    """Whether a program has the operators, arguments and calls of another one.
 
-    Arguments may stand between others, and must share memory in the same way; each has to be of the same
-    kind (dtype, history, way of the view). Calls are matched from the first on, each with its steps.
+    Other arguments may be between them. They must share memory in the same way, and each must be of the same
+    kind (dtype, history, kind of view). Calls are matched from the first on, each with its steps.
     """
     calls, wanted = split_calls(whole), split_calls(part)
     if len(wanted) > len(calls) or not buckets.operator_counts(part) <= buckets.operator_counts(whole):
@@ -55,7 +55,7 @@ def _has_scenario(call: Program, other: Program) -> bool:
 
 
 def _has_arguments(words: Sequence[str], wanted: Sequence[str]) -> bool:
-    """Whether some of the words are the wanted ones, in their order, under one renaming of storages."""
+    """Whether some of the words are the wanted ones, in order, under one renaming of storages."""
     patterns = [_pattern(word) for word in _arguments(words)]
 
     def match(at: int, place: int, names: dict[str, str]) -> bool:
@@ -82,5 +82,5 @@ def _arguments(words: Iterable[str]) -> list[str]:
 
 
 def _pattern(word: str) -> tuple[str, str]:
-    """The storage's letter, and the rest; a duplicate (`=`) has no letter of its own."""
+    """The letter of a word's storage, and the rest. A duplicate (`=`) has no letter."""
     return (word[0], word[1:]) if word[0].isalpha() else ("", word)

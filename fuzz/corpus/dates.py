@@ -1,9 +1,11 @@
-"""What each version of torch makes of a recorded case, and whose layer it is: fields of a corpus file.
+"""Dates: what each version of torch does with a recorded case, and which layer of torch is to blame.
+
+They are two fields of a corpus file:
 
     "dated": {"torch-aot-eager": {"2.11.0": "agrees", "2.13.0": "differs", "2.15.0": "agrees"}},
     "layer": "AOTAutograd",
 
-`aotfuzz corpus date` writes both. They say what was seen, where `expected` and `versions` say what to expect.
+`aotfuzz corpus date` writes both. They say what was seen. `expected` and `versions` say what to expect.
 """
 
 from __future__ import annotations
@@ -17,23 +19,24 @@ from fuzz.program.decode import ProgramError
 
 DATED, LAYER = "dated", "layer"
 DIFFERS, AGREES = "differs", "agrees"
-# Another difference than the recorded one; and no verdict: refused, inconclusive, or no device for it.
+# A difference other than the recorded one; no verdict, because the case was refused, inconclusive, or has no
+# device.
 OTHERWISE, UNCLEAR = "differs otherwise", "unclear"
 SEEN = (DIFFERS, AGREES, OTHERWISE, UNCLEAR)
 EAGER, DYNAMO, AOT_AUTOGRAD = "eager", "Dynamo", "AOTAutograd"
 DECOMPOSITIONS, INDUCTOR, BACKEND = "decompositions and partitioner", "Inductor", "backend"
 LAYERS = (EAGER, DYNAMO, AOT_AUTOGRAD, DECOMPOSITIONS, INDUCTOR, BACKEND)
-"""The layers of torch's compiler, from the first to the last; `backend` is a backend that is not torch's."""
+"""The layers of torch's compiler, from first to last. `backend` is a backend that is not torch's."""
 
 Dates = Mapping[str, Mapping[str, str]]
-"""For each target: what was seen under each version of torch, from the oldest to the newest."""
+"""For each target what was seen under each version of torch, from the oldest to the newest."""
 
 MOST_TARGETS = 32
 MOST_VERSIONS = 100
 
 
 def public_version(torch: str) -> str:
-    """A version of torch without its build.
+    """A version of torch without its local part.
 
     >>> public_version("2.13.0+cpu")
     '2.13.0'
@@ -42,19 +45,23 @@ def public_version(torch: str) -> str:
 
 
 def merge_dates(before: Dates, after: Dates) -> Dates:
-    """Dates with later ones put in, targets in order of their names and versions in order of their age."""
+    """Merge dates with later ones. Targets are in the order of names, versions in the order of age."""
     merged = {target: {**before.get(target, {}), **after.get(target, {})} for target in {**before, **after}}
     return {target: dict(sorted(merged[target].items(), key=_age)) for target in sorted(merged)}
 
 
 def last_differing(dates: Dates, target: str) -> str | None:
-    """The newest version under which a target differs as recorded."""
+    """The newest version under which a target differs as recorded, or None."""
     versions = [version for version, state in dates.get(target, {}).items() if state == DIFFERS]
     return max(versions, key=Version, default=None)
 
 
 def read_dates(data: object) -> Dates:
-    """The dates of a corpus file; ProgramError says what is wrong and where."""
+    """The dates of a corpus file.
+
+    Raises:
+        ProgramError: they are wrong. The error says what is wrong, and where.
+    """
     if not isinstance(data, dict) or len(data) > MOST_TARGETS:
         raise ProgramError(DATED, f"not an object of at most {MOST_TARGETS} targets", "correct or remove it")
     return {target: _read_states(target, states) for target, states in data.items()}

@@ -1,9 +1,9 @@
-"""Headlines: a finding and its reduced program as one plain sentence.
+"""Headline: a finding and its reduced program as one plain sentence.
 
     a write through `unsafe_chunk` to an argument is lost or wrong
     `permute` raises IndexError: Dimension out of range; arguments share memory
 
-The operators are those that tell the program apart: pointwise ones are named only where there are no others.
+The operators are those that distinguish the program. Pointwise ones are named only if there are no others.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from oracles import Finding
 _MOST_NAMES = 3
 _LONGEST_SIDES = 40
 _LONGEST_EXCEPTION = 80
-# What a signature says of the sides of a finding, which a headline says by itself.
+# The sides of a finding in a signature, which a headline says in its own words.
 _SIDES = re.compile(r" (None|True|False|a tensor), not (None|True|False|a tensor)$")
 _GENERIC = (Kind.POINTWISE, Kind.IN_PLACE)
 _VIEWS = (Kind.VIEW, Kind.MULTI_VIEW)
@@ -92,7 +92,7 @@ def _sentence(finding: Finding, program: Program) -> str:
 
 
 def exception_in_short(text: str) -> str:
-    """The beginning of an exception, without its module, and without what only passes it on.
+    """The beginning of an exception, without its module, and without exceptions that only pass it on.
 
     >>> exception_in_short("torch._dynamo.exc.BackendCompilerFailed: backend='mine' raised: a.b.Error: no")
     'Error: no'
@@ -119,14 +119,14 @@ def _subject(finding: Finding) -> str:
 
 
 def _in_words(subject: str) -> str:
-    """The subject of a signature with places in words: "strides of out" is "strides of a result"."""
+    """The subject of a signature with places in words: "strides of out" becomes "strides of a result"."""
     names = {"out": "a result", "arg": "an argument", "tensor": "memory beside an argument"}
     text = " ".join(names.get(word, word) for word in subject.split(" "))
     return text.replace("grad of", "the gradient of", 1)
 
 
 def _operators(program: Program) -> tuple[str, int]:
-    """The operators that tell a program apart, in words, and how many."""
+    """The operators that distinguish a program, in words, and their number."""
     used = _distinct(statement.operator for statement in program.statements)
     names = [name for name in used if not _is_generic(name)] or used
     writes = any(OPERATORS[name].writes for name in used)
@@ -139,7 +139,7 @@ def _operators(program: Program) -> tuple[str, int]:
 
 
 def _write(program: Program) -> str:
-    """The writes of a program in words: by which operators, and through which views."""
+    """The writes of a program in words: their operators, and the views that they go through."""
     rows = [OPERATORS[name] for name in _distinct(statement.operator for statement in program.statements)]
     views = [row.name for row in rows if row.kind in _VIEWS]
     writers = [row.name for row in rows if row.writes and row.kind not in _GENERIC]

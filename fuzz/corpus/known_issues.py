@@ -1,7 +1,6 @@
-"""Known issues: which differences are no news, and which of them are gone. Read from `corpus/known.toml`.
+"""Known issues: differences that are no news, read from `corpus/known.toml`.
 
     format = 1
-
     [[issue]]
     title = "a write through an expanded view is lost"
     targets = ["torch-aot-eager", "torch-aot-function"]
@@ -14,8 +13,8 @@
     # or, instead of the last two, whole buckets:
     buckets = ["input-data/arg elements/expand + in-place/*"]
 
-A file is data: a mistake in it raises CorpusError with the file and the place, and a case that it names is
-read like any corpus file.
+Invariant: a file is data. A mistake in it raises CorpusError with the file and the place. A case that it
+names is read like any corpus file.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ State = Literal["reproduces", "gone", "unchecked", "elsewhere", "fixed", "back"]
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One known issue, as its table in the file says (see the module)."""
+    """One known issue, with the fields of its table in the file (see the module)."""
 
     title: str
     targets: tuple[str, ...]
@@ -58,7 +57,7 @@ class Issue:
     buckets: tuple[str, ...] = ()
 
     def concerns(self, torch: str) -> bool:
-        """Whether it is about this version of torch.
+        """Whether the issue is about this version of torch.
 
         >>> Issue("lost", ("aot",), torch=">=2.12").concerns("2.13.0+cpu")
         True
@@ -66,14 +65,14 @@ class Issue:
         return torch_versions.includes(self.torch, torch)
 
     def covers(self, target: str, bucket: str, program: Program) -> bool:
-        """Whether a bucket of a target is this issue; `program` is the bucket's reduced one."""
+        """Whether a bucket of a target is this issue. `program` is the bucket's reduced program."""
         if self.expected != DIFFERS or target not in self.targets:
             return False
         if any(matches(pattern, bucket) for pattern in self.buckets):
             return True
         if not self.signature:
             return False
-        # A bucket's first two parts are its signature; one that nobody reduced has no others.
+        # A bucket's first two parts are its signature. A bucket that is not reduced has only these.
         signature = buckets.doubtful_signature(bucket, "unreduced")
         if signature is None:
             signature = "/".join(bucket.split("/")[:2])
@@ -83,11 +82,12 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class IssueStatus:
-    """What became of a known issue on a target: `said` is one sentence.
+    """The status of a known issue on a target. `said` is one sentence.
 
-    "reproduces": its case still shows it. "gone": it does not. "unchecked": it names no case. "elsewhere":
-    it is about other versions of torch, and covers nothing here. Where it is expected to agree: "fixed" if it
-    does, "back" if not.
+    - "reproduces": its case still shows it; "gone": its case does not.
+    - "unchecked": it names no case.
+    - "elsewhere": it is about other versions of torch, and covers nothing here.
+    - "fixed": it is expected to agree, and does; "back": it is expected to agree, and does not.
     """
 
     issue: Issue
@@ -101,7 +101,7 @@ class IssueStatus:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> IssueStatus:
-        """The standing that `to_json` gave."""
+        """The inverse of `to_json`."""
         issue: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in data["issue"].items()
         }
@@ -114,7 +114,11 @@ class IssueStatus:
 
 
 def read_known_issues(file: Path) -> tuple[Issue, ...]:
-    """The known issues in a file; CorpusError says what is wrong with it and where."""
+    """Read the known issues of a file.
+
+    Raises:
+        CorpusError: the file is wrong. The error says what is wrong, and where.
+    """
     try:
         if not file.is_file():
             raise CorpusError(file, "", "is no regular file" if file.exists() else "does not exist")

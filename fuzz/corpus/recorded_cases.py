@@ -1,5 +1,4 @@
-"""Recorded cases that explain what a campaign has found: such a difference is no news to whoever keeps a
-corpus."""
+"""Recorded cases: find the recorded case that explains a finding, which is then no news."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from oracles import Finding
 
 @dataclass(frozen=True, slots=True)
 class RecordedCase:
-    """The case that explains a bucket: its file, its upstream issue's number, and its note."""
+    """A recorded case that explains a bucket: its file, the number of its upstream issue, and its note."""
 
     file: str
     issue: int | None
@@ -29,7 +28,7 @@ class RecordedCase:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RecordedCase:
-        """The case that `to_json` gave."""
+        """The inverse of `to_json`."""
         return cls(data["file"], data["issue"], data["note"])
 
 
@@ -41,12 +40,17 @@ def find_recorded_case(
     findings: tuple[Finding, ...],
     program: Program,
 ) -> RecordedCase | None:
-    """The recorded case that explains a bucket of a target; None if there is none.
+    """Find the recorded case that explains a bucket of a target, or None.
 
-    `targets` are the target and its controls, `findings` and `program` those of the bucket's reduced program.
-    A case explains it if the case is expected to differ on one of them under that torch, and has the same
-    bucket; or the same signature, and the program contains the case's (`containment.contains`). Of several,
-    one of the same bucket comes first, then the largest.
+    A case explains it in two steps. It is expected to differ on one of `targets` under that version of torch.
+    And it has the same bucket, or the same signature and a program that the bucket's program contains
+    (`containment.contains`). Of several, one with the same bucket comes first, then the largest.
+
+    Args:
+        cases: the recorded cases.
+        targets: the target and its controls.
+        torch: the version of torch.
+        bucket, findings, program: the bucket's name, and the findings and the program of its reduced example.
     """
     signature = buckets.signature(findings)
     found = []

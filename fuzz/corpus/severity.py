@@ -1,11 +1,11 @@
-"""Severity: how bad a finding is for whoever trusts the compiler, worst first.
+"""Severity: how bad a finding is for a user who trusts the compiler, worst first.
 
-In: the findings of a case, and how its worker died if it did. Out: a `Severity`, which is the order of
-tables, of the page, of JSON, and of what a campaign reduces first.
+In: the findings of a case, and how its worker died if it did. Out: a `Severity`, which orders tables, the
+page, JSON, and what a campaign reduces first.
 
-A wrong result without a word is worse than any exception, because nobody looks for it. So a crash comes
-after wrong memory, and an exception before wrong gradients. What a later call, two threads or the eager call
-after a refusal get wrong (`repeat`, `threads`, `refusals`) is as bad as what is wrong there.
+A silent wrong result is worse than any exception, because nobody looks for it. So a crash comes after wrong
+memory, and an exception before wrong gradients. A finding in a later call, in two threads, or in the eager
+call after a refusal (`repeat`, `threads`, `refusals`) is as bad as the inner finding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from oracles import CLAUSES, Finding
 
 
 class Severity(IntEnum):
-    """Kinds of findings; a smaller number is worse. `label` is its name in JSON, `words` its title."""
+    """The kinds of findings; a smaller number is worse. `label` is the name in JSON, `words` the title."""
 
     SILENT = 0
     MEMORY = 1
@@ -35,7 +35,7 @@ class Severity(IntEnum):
 
     @property
     def label(self) -> str:
-        """Its name in JSON.
+        """The name in JSON.
 
         >>> Severity.MISSING_ERROR.label
         'missing error'
@@ -44,12 +44,12 @@ class Severity(IntEnum):
 
     @property
     def words(self) -> str:
-        """Its title in tables and on the page."""
+        """The title in tables and on the page."""
         return _WORDS[self]
 
     @property
     def is_silent(self) -> bool:
-        """Whether data is wrong, and no exception says so."""
+        """Whether data is wrong without an exception."""
         return self <= Severity.MEMORY
 
 
@@ -76,16 +76,16 @@ _OF_CLAUSE = {
     "strides": Severity.METADATA,
     "identity": Severity.METADATA,
 }
-# What a finding of these clauses is about stands in its path: "call 2: values: out", "values: out".
+# The path of a finding of these clauses begins with the inner clause: "call 2: values: out", "values: out".
 _INNER = re.compile(rf"(?:call \d+: )?({'|'.join(CLAUSES)}): ")
 _OUTER = ("repeat", "threads", "refusals")
 _ELEMENTS = re.compile(r" at (the )?element\b")
-# A result that is one of these on one side is no tensor there, or has another value.
+# If one side of a result is one of these, it is no tensor there, or has another value.
 _PLAIN = ("NoneType", "bool", "int", "float", "complex", "str", "bytes", "tuple", "list", "dict")
 
 
 def severity(findings: Sequence[Finding]) -> Severity:
-    """The severity of a case: that of its worst finding. `findings` must not be empty.
+    """The severity of a case, which is that of its worst finding. `findings` must not be empty.
 
     >>> severity([Finding("values", "out", "1.0", "2.0", "out at element 0: 1.0 in eager, ...")])
     <Severity.SILENT: 0>
@@ -94,7 +94,7 @@ def severity(findings: Sequence[Finding]) -> Severity:
 
 
 def worst_finding(findings: Sequence[Finding]) -> Finding:
-    """The finding that a case is shown by: the worst, and of equally bad ones the first by `PRECEDENCE`."""
+    """The finding that represents a case: the worst, and of equally bad ones the first by `PRECEDENCE`."""
     return min(findings, key=lambda finding: (severity_of_finding(finding), PRECEDENCE.index(finding.clause)))
 
 
@@ -113,12 +113,12 @@ def severity_of_finding(finding: Finding) -> Severity:
     if clause == "structure" and {text.split(" ")[0] for text in (finding.eager, finding.target)} & {*_PLAIN}:
         return Severity.SILENT
     if clause == "once" and _ELEMENTS.search(finding.message):
-        return Severity.SILENT  # of a tensor that outlives the call
+        return Severity.SILENT  # the tensor outlives the call
     return _OF_CLAUSE.get(clause, Severity.BOOKKEEPING)
 
 
 def severity_of_signature(signature: str) -> Severity:
-    """The severity of a finding of which only the signature is known.
+    """The severity of a finding, from its signature only.
 
     >>> severity_of_signature("errors/call: RuntimeError shape is invalid").label
     'error'
@@ -136,7 +136,7 @@ def severity_of_signature(signature: str) -> Severity:
 
 
 def inner_clause(finding: Finding) -> str:
-    """The clause that a finding is about: of one in a later call, in threads or after a refusal that one's.
+    """The clause of a finding; for a later call, threads or a refusal that of the inner finding.
 
     >>> inner_clause(Finding("repeat", "call 2: values: out", "1", "2", "in call 2, out: 1 in eager, ..."))
     'values'
@@ -146,5 +146,5 @@ def inner_clause(finding: Finding) -> str:
 
 
 def draws(program: Program) -> bool:
-    """Whether a program draws random numbers: what is wrong may then be the numbers alone."""
+    """Whether a program draws random numbers, so that only the numbers may be wrong."""
     return any(OPERATORS[statement.operator].random for statement in program.statements)

@@ -1,8 +1,9 @@
-"""One call: of a function eagerly, and of what a target makes of it, each on fresh arguments.
+"""Call: run one call of a function in eager and on a target, each on fresh arguments, and judge the target.
 
-Eager and the target start from the same seed; the float64 reference and the second eager run that tells noise
-from a difference are only run when the judge asks for them. A call that is made in two threads at once
-(`Scenario.threads`) is seen from both, and each must be what eager sees that calls once.
+In: a function, how to compile it, and a `CallSpec`. Out: a `Result`. Eager and the target start from the same
+seed. The reruns that tell noise from a difference, such as the float64 reference, run only if the judge asks
+for them. A call that two threads make at once (`Scenario.threads`) is observed in both, and each must see
+what eager sees in one call.
 """
 
 from __future__ import annotations
@@ -37,29 +38,32 @@ from oracles.rerun.replay_rng import RecordDraws, ReplayDraws
 
 
 class EscapedException(Exception):
-    """A target raised SystemExit, KeyboardInterrupt or the like, which is no way to end a call."""
+    """A target raised SystemExit, KeyboardInterrupt or the like, which must not end a call."""
 
-    # As signatures of findings have it, which are recorded.
+    # Recorded signatures of findings have this name.
     __module__ = "fuzz.call"
     __qualname__ = "Escape"
 
 
 OutcomeName = Literal["agree", "poisoned", "finding", "refused"]
 SEED = 0
-LACKS = "lacks "  # begins the reason of a refusal that a target announces: `Target.lacks`, `Target.declines`
-# How long one of two threads runs before the other has its turn: a thousand turns in a short compilation,
-# which would else be over before the second thread begins.
+LACKS = "lacks "  # begins the reason of a refusal that `Target.lacks` or `Target.declines` announces
+# The time that one of two threads runs before the other. A short compilation then has a thousand turns;
+# otherwise it would be over before the second thread begins.
 _SWITCH_SECONDS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of one case: plain data, the same on every run save for `seconds`.
+    """The result of one case: plain data, the same on every run except for `seconds`.
 
-    `reason` is the refusal's name for "refused", why the case proves nothing for "poisoned", the first
-    finding's message for "finding". `origin` is the function of the target that raised what was found, if it
-    is known. `seconds` is the wall time of the case. `intact` is whether another case
-    may run in this process, and `comparable` whether a later call of this case finds what it finds in eager.
+    Attributes:
+        reason: the name of the refusal for "refused", why the case proves nothing for "poisoned", the first
+            finding's message for "finding".
+        origin: the function of the target that raised, if it is known.
+        seconds: the wall time of the case.
+        intact: another case may run in this process.
+        comparable: a later call of this case finds the same state as in eager.
     """
 
     outcome: OutcomeName
@@ -71,7 +75,7 @@ class Result:
     origin: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, for a worker's pipe; without what concerns the worker alone."""
+        """The result as plain data for a worker's pipe, without the fields for the worker alone."""
         return {
             "outcome": self.outcome,
             "findings": [case_file.finding_to_json(finding) for finding in self.findings],
@@ -82,23 +86,27 @@ class Result:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Result:
-        """The result that `to_json` gave."""
+        """The inverse of `to_json`."""
         findings = tuple(case_file.finding_from_json(finding) for finding in data["findings"])
         return cls(data["outcome"], findings, data["reason"], data["seconds"], origin=data.get("origin", ""))
 
 
 Twin = tuple[Function, Make, object]
-"""A function in double precision, what makes its arguments, and what it keeps from one call to the next."""
+"""A function in double precision, a function that makes its arguments, and its state between calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSpec:
-    """One call of a function: what makes its arguments, how it is made, and what is done after it.
+    """One call of a function: its arguments, its modes, and the steps after it.
 
-    `exact` gives the same function and arguments in double precision; it is None, or gives None, where there
-    is no such twin. `mode` is the function mode of a call that is `swapped`. `state` is what the function
-    keeps from one call to the next, if it keeps anything; then `anew` gives the function and all its calls
-    with a state of their own, as before the first call, and `number` is this call's.
+    Attributes:
+        exact: gives the same function and arguments in double precision. It is None, or gives None, if there
+            is no such function.
+        mode: the function mode of a call that is `swapped`.
+        state: what the function keeps between calls, if anything.
+        anew: if there is a state, gives the function and all its calls with a new one, as before the first
+            call.
+        number: the number of this call among those of `anew`.
     """
 
     make: Make
@@ -123,8 +131,11 @@ def in_one_thread(trial: CallSpec) -> CallSpec:
 
 
 def _observer_failure(error: BaseException) -> Result:
-    """The observer, which runs torch itself, could not go on: the target has broken that, or has returned
-    what does not let itself be looked at."""
+    """The result if the observer fails.
+
+    The observer runs torch itself. So the target has broken torch, or has returned an object that raises when
+    it is looked at.
+    """
     here = "all can be looked at" if _is_torch_intact() else "torch works"
     said = _in_short(error)
     message = f"after the call: {here} in eager, {said} in the target"
@@ -134,7 +145,7 @@ def _observer_failure(error: BaseException) -> Result:
 
 
 def _process_change_after_call(left: Sequence[Change]) -> Result:
-    """The target has left its process otherwise than it was, where nothing else can be compared."""
+    """The result if the target has changed its process, and nothing else can be compared."""
     findings = tuple(
         Finding(
             one.clause,
@@ -149,7 +160,7 @@ def _process_change_after_call(left: Sequence[Change]) -> Result:
 
 
 def reset_target(target: Target) -> str | None:
-    """Have a target drop what it compiled; in words what it raises instead, None for nothing."""
+    """Reset a target. Returns the exception that it raises in words, or None."""
     try:
         target.reset()
     except BaseException as error:
@@ -173,9 +184,17 @@ def judge_call(
     elsewhere: bool = False,
     known: Observation | None = None,
 ) -> Result:
-    """What becomes of one call: `function` is what the standard made, and `known` what it did, if that has
-    been seen. The target is given its `own`, which may be the same call `elsewhere`, on another device: then
-    only what draws nothing can be compared."""
+    """Judge one call.
+
+    Args:
+        trial: the call on the baseline.
+        standard: the baseline, which is eager or a control.
+        function: the function that the baseline made.
+        compiled: the target's function.
+        own: the call on the target, which may be on another device.
+        elsewhere: it is on another device, so a call that draws random numbers cannot be compared.
+        known: the baseline's observation, if there is one already.
+    """
     try:
         eager = run_and_observe(trial, function) if known is None else known
         _settle()
@@ -186,7 +205,8 @@ def judge_call(
     before, surroundings = compiled.runs, ProcessState()
     try:
         with _garbage_kept():
-            # Of a function in pieces some have run before one is refused, so that nothing need be as before.
+            # If a function is compiled in pieces, some have run before one is refused, and may have changed
+            # anything.
             has_clause = standard is eager_itself and not compiled.target.in_pieces
             retry = compiled.function if has_clause else None
             observations = _observe_target_calls(own, compiled, retry)
@@ -212,7 +232,7 @@ def judge_call(
         observations = [as_on_cpu(seen) for seen in observations]
 
     compilers = observations if standard is eager_itself else (eager, *observations)
-    # (What a thread does next, nobody knows.)
+    # Nobody knows what a new thread does next.
     intact = not new and (not any(map(_raised, compilers)) or _is_torch_intact())
     arithmetic = compiled.target.arithmetic
     eps = arithmetic.of_double.eps
@@ -224,7 +244,7 @@ def judge_call(
         for seen in observations
     ]
     for seen, verdict in zip(observations, verdicts, strict=True):
-        # (Of a call that returned, and whose backward is refused, all but that backward counts.)
+        # If the call returned, and only a backward is refused, everything else counts.
         in_part = compiled.target.in_pieces and seen.refused is not None and seen.raised is not None
         if verdict.outcome is Outcome.FINDING and not in_part:
             origin = _origin(seen, verdict.findings)
@@ -252,7 +272,7 @@ Reruns = tuple[
     Callable[[int], Observation],
     Callable[[int], Observation],
 ]
-"""What `oracles.judge` may ask for: `reference`, `control`, `densely`, `rounded` and `moved`."""
+"""The reruns for which `oracles.judge` may ask: `reference`, `control`, `densely`, `rounded` and `moved`."""
 
 
 def baseline_reruns(
@@ -263,14 +283,14 @@ def baseline_reruns(
     drew: bool,
     eps: float = torch.finfo(torch.float64).eps,
 ) -> Reruns:
-    """The further runs of a call that the judge may ask for.
+    """The reruns of a call for which the judge may ask.
 
-    `function` is what the standard made; `drew` says whether its call took random numbers; `eps` is that of
-    the precision in which the target computes double precision.
+    `function` is the one that the baseline made. `drew` says if its call took random numbers. `eps` is that
+    of the precision in which the target computes double precision.
     """
 
     def once_more(**options: Any) -> Observation:
-        """Eager's call again, with the state that it was made with."""
+        """Eager's call again, with the state that it had."""
         if trial.anew is None:
             return run_and_observe(trial, function, **options)
         other, same = replay_earlier_calls(trial)
@@ -295,7 +315,7 @@ def baseline_reruns(
 
     def rounded(seed: int) -> Observation:
         twin = in_double()
-        assert twin is not None  # there was a reference
+        assert twin is not None  # the judge asks for it only after the reference
         exact, make, state = twin
         double = replace(trial, make=make, state=state)
         with double_by_default():
@@ -314,9 +334,10 @@ def baseline_reruns(
 
 
 def _leaves_same_python_state(eager: Observation, seen: Observation) -> bool:
-    """Whether a target's call has left the Python state that eager's has.
+    """Whether a target's call has left the same Python state as eager's call.
 
-    One that raises may leave less than eager's, which is no finding. After a refused one it is the retry's.
+    A call that raises may leave less than eager's, which is no finding. After a refused call the state is the
+    retry's.
     """
     if seen.raised is not None and seen.refused is not None:
         return seen.retried is not None and seen.retried.python == eager.python
@@ -324,7 +345,7 @@ def _leaves_same_python_state(eager: Observation, seen: Observation) -> bool:
 
 
 def replay_earlier_calls(trial: CallSpec) -> tuple[Function, CallSpec]:
-    """A call's function and the call, once the calls before it have been made in eager."""
+    """A call and its function, after the calls before it were made in eager."""
     assert trial.anew is not None
     function, trials = trial.anew()
     for earlier in trials[: trial.number]:
@@ -335,9 +356,9 @@ def replay_earlier_calls(trial: CallSpec) -> tuple[Function, CallSpec]:
 def _observe_target_calls(
     trial: CallSpec, compiled: LazyCompiled, retry: Function | None
 ) -> Sequence[Observation]:
-    """What is seen of a target's call: of each thread that makes it.
+    """The observations of a target's call, one for each thread that makes it.
 
-    A refused one is made of `retry`, in eager, on the same objects.
+    After a refused call `retry` is called in eager, on the same objects.
     """
     if trial.scenario.threads:
         return _observe_in_two_threads(trial, compiled, retry)
@@ -345,8 +366,7 @@ def _observe_target_calls(
 
 
 def _threads_of_each_call(trial: CallSpec, compiled: LazyCompiled) -> tuple[Change, ...]:
-    """The threads that one more call leaves running: one that starts them once, for all that it does, is in
-    its right."""
+    """The threads that one more call leaves running. Threads that a target starts once are allowed."""
     again = ProcessState()
     run_and_observe(trial, compiled, compiled.target.refusal)
     new = again.new_threads()
@@ -354,18 +374,23 @@ def _threads_of_each_call(trial: CallSpec, compiled: LazyCompiled) -> tuple[Chan
 
 
 def _is_the_users(error: BaseException) -> bool:
-    """Whether a Ctrl-C may be meant for this process: workers are told to ignore it, so theirs are not."""
+    """Whether a Ctrl-C may be meant for this process.
+
+    Workers ignore it, so in a worker it is the target's.
+    """
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return isinstance(error, KeyboardInterrupt) and not ignored
 
 
 def _observe_without_first_growth(seen: Observation, trial: CallSpec, compiled: LazyCompiled) -> Observation:
-    """What is seen of a call, but for memory that is taken once, such as workspaces of kernels: what leaks is
-    more at every call."""
+    """An observation without memory that is taken once, such as workspaces of kernels.
+
+    A leak grows at every call.
+    """
     for _ in range(2):
         if seen.grown > 0:
             same, once_more = trial, compiled
-            if trial.anew is not None:  # the state is another one after a call
+            if trial.anew is not None:  # a call has changed the state
                 function, same = replay_earlier_calls(trial)
                 once_more = LazyCompiled(compiled.target, function)
             again = run_and_observe(same, once_more, compiled.target.refusal)
@@ -376,10 +401,10 @@ def _observe_without_first_growth(seen: Observation, trial: CallSpec, compiled: 
 def _observe_in_two_threads(
     trial: CallSpec, compiled: LazyCompiled, retry: Function | None
 ) -> Sequence[Observation]:
-    """What each of two threads sees that make a call at once.
+    """The observations of two threads that make a call at once.
 
-    The second one observes all it will within the call of the first, so that only the calls run together:
-    what comes after them, and what comes before, is done by one thread at a time.
+    The second thread observes everything within the call of the first. So only the calls run together. What
+    comes before and after them runs in one thread at a time.
     """
     gate = Barrier(2)
     sights: list[Observation] = []
@@ -416,18 +441,18 @@ def _observe_in_two_threads(
         sys.setswitchinterval(interval)
     if errors:
         raise errors[0]
-    # What CUDA's allocator has given out to the one thread is counted by the other as well.
+    # CUDA's allocator counts the memory of both threads together.
     return [replace(seen, grown=0) for seen in sights]
 
 
 def _raised(seen: Observation) -> bool:
-    """Whether anything of the target's has ended in an exception."""
+    """Whether the call or a backward of the target raised."""
     runs = (seen, *seen.gradients, *seen.steps, *seen.later_gradients)
     return any(run.raised is not None for run in runs)
 
 
 def _origin(seen: Observation, findings: Sequence[Finding]) -> str:
-    """The function that raised what the worst finding tells of; "" where it tells of no exception."""
+    """The function that raised the exception of the worst finding, or ""."""
     said = worst_finding(findings).target
     runs = (seen, *seen.gradients, *seen.steps, *seen.later_writes, *seen.later_gradients)
     ends = (run.raised for run in runs if run.raised is not None)
@@ -436,11 +461,11 @@ def _origin(seen: Observation, findings: Sequence[Finding]) -> str:
 
 @contextmanager
 def _garbage_kept() -> Iterator[None]:
-    """No cycle is collected meanwhile, so that what a target left in one does its harm at one known point.
+    """While it lasts, no cycle is collected, so that garbage of a target does its harm at one known point.
 
-    A compiler that fails may leave guards of torch's dispatcher in cycles of garbage, and whenever they are
-    collected they put back what was there when they were made. `_is_torch_intact` collects them, and looks
-    for it.
+    A compiler that fails may leave guards of torch's dispatcher in cycles of garbage. When they are
+    collected, they restore the state from when they were made. `_is_torch_intact` collects them, and then
+    checks torch.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -452,9 +477,9 @@ def _garbage_kept() -> Iterator[None]:
 
 
 def _is_torch_intact() -> bool:
-    """Whether torch still works here, once what a failure has left behind is collected (`_garbage_kept`).
+    """Whether torch still works, after what a failure left is collected (`_garbage_kept`).
 
-    After an illegal access or a failed assertion on a CUDA device nothing works there any more.
+    After an illegal access or a failed assertion on a CUDA device, nothing works there any more.
     """
     gc.collect()
     try:
@@ -466,7 +491,7 @@ def _is_torch_intact() -> bool:
 
 
 def _settled() -> bool:
-    """Whether devices still work."""
+    """Whether the devices still work."""
     try:
         _settle()
     except Exception:
@@ -475,8 +500,9 @@ def _settled() -> bool:
 
 
 def _settle() -> None:
-    """Wait until a device has done all that it was told: what breaks it is raised then, and told of those who
-    did it."""
+    """Wait until a device has finished its work, so that an error is raised now, and blamed on the right
+    call.
+    """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
 
@@ -510,7 +536,7 @@ def run_and_observe(
 
 
 def _function_as_called(function: Function, trial: CallSpec) -> Function:
-    """The function, called as the scenario says: under autocast, or under a function mode."""
+    """The function, called under autocast or a function mode as the scenario says."""
     scenario, mode = trial.scenario, trial.mode
     if scenario.autocast is None and not scenario.swapped:
         return function
@@ -528,9 +554,11 @@ def _function_as_called(function: Function, trial: CallSpec) -> Function:
 
 
 class LazyCompiled:
-    """A function that is compiled at its first call, so that an exception of the compiler is observed like
-    one of the call. `runs` counts how often the function itself was run by a target that promises to run it
-    once."""
+    """A function that is compiled at its first call.
+
+    So an exception of the compiler counts as one of the call. `runs` counts how often a target ran the
+    function itself, if it promises to run it once.
+    """
 
     def __init__(self, target: Target, function: Function) -> None:
         self.target = target
@@ -549,7 +577,7 @@ class LazyCompiled:
     def __call__(self, *args: Any) -> Any:
         limit = sys.getrecursionlimit()
         with self._entrance:
-            # (A compiler may replace built-in functions while it works, which another thread sees.)
+            # A compiler may replace built-in functions while it works, and another thread would see that.
             if self._calls == 0:
                 self._builtins = Builtins()
             self._calls += 1
@@ -563,7 +591,7 @@ class LazyCompiled:
         except BaseException as error:
             raise EscapedException(f"{type(error).__name__}: {message_of(error)}") from error
         finally:
-            # At once: looking at what there is calls built-in functions, and functions that call functions.
+            # This comes first, because all other checks call built-in functions.
             with self._entrance:
                 self._calls -= 1
                 if self._calls == 0:
@@ -574,7 +602,7 @@ class LazyCompiled:
 
 
 class _NotedModule(torch.nn.Module):
-    """A module, of which each run is noted."""
+    """A module whose runs are counted."""
 
     def __init__(self, module: torch.nn.Module, note: Callable[[None], None]) -> None:
         super().__init__()
@@ -587,8 +615,10 @@ class _NotedModule(torch.nn.Module):
 
 
 def _count_function_runs(function: Function, runs: list[None]) -> Function:
-    """The function, of which each run is noted. (It refers to nothing else: a compiler may look at all that
-    a function refers to, as our own does.)"""
+    """A function whose runs are counted.
+
+    It refers to nothing else, because a compiler may look at all that a function refers to, as `aot` does.
+    """
     note = runs.append
     if isinstance(function, torch.nn.Module):
         return _NotedModule(function, note)

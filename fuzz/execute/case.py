@@ -1,19 +1,21 @@
-"""One case: a program run eagerly and under a target, each on fresh arguments, and what the judge says.
+"""Case: run a program in eager and on a target, each on fresh arguments, and judge the target.
 
-What runs is the text that `fuzz.program.printer.render` prints. A program of several calls compiles once and
-calls again; what only a later call gets wrong breaks the clause `repeat`. Where a target differs from eager,
-and has controls, the case is run once more with each in the place of eager: where a target does what one of
-them does too, it has done its part. Nothing of a case is left behind for the next one: `observe` puts modes,
-defaults and random state back, and the target drops what it compiled. A target that breaks its process is
-said to.
+In: a program and a target. Out: a `Result`. What runs is the text that `fuzz.program.printer.render` prints.
 
-A program whose calls are made in two threads at once is run whole in one thread before; what is wrong only
-then breaks the clause `threads`. One on both devices (`nodes.BOTH`) is a case on each of them, and then one
-of both: what the target does on the GPU is held against what eager does on the CPU. Where eager does
-otherwise on the GPU as well, nothing is said of the target.
+A program with several calls is compiled once and called several times. A finding that only a later call shows
+breaks the clause `repeat`. If calls are made in two threads at once, the program first runs in one thread; a
+finding that only the threads show breaks the clause `threads`. A program on both devices (`nodes.BOTH`) is a
+case on each of them. Then the target on the GPU is compared with eager on the CPU, except for what eager on
+the GPU does differently too.
+
+If the target differs from eager and has controls, the case runs again with each control in place of eager.
+Where the target does what a control does too, it is not to blame.
 
     result = execute(program, find_target("torch-aot-eager"))
     result.outcome          # "agree", "poisoned", "finding" or "refused"
+
+Invariant: a case leaves nothing for the next one. `observe` restores modes, defaults and random state, and
+the target drops its compiled functions. If a target breaks its process, the result says so.
 """
 
 from __future__ import annotations
@@ -68,13 +70,15 @@ from oracles import (
 )
 
 DOES_IT_TOO = " does it too: "
-"""Stands between the name of a control and what both do, in the reason of a case that proves nothing."""
+"""The text between the name of a control and the common difference, in the reason of a case that proves
+nothing.
+"""
 
 
 def execute(program: Program, target: Target, *, first: bool = False) -> Result:
-    """Run one case. Whatever the target raises is a finding or a refusal, never an exception from here.
+    """Run one case. Whatever the target raises becomes a finding or a refusal.
 
-    With `first` nothing is compiled in one thread before two threads do it at once
+    With `first`, the program does not run in one thread before two threads compile it at once
     (`fuzz.execute.first_compile`).
     """
     lacking = target.lacking(program)
@@ -93,13 +97,14 @@ def execute(program: Program, target: Target, *, first: bool = False) -> Result:
 
 
 def as_promised(program: Program, target: Target) -> Program:
-    """The program as it is judged on a target: of one that promises nothing of gradients without grad mode.
+    """The program with only what a target promises.
 
-    Nothing is differentiated then, and nothing else is done after the calls than usual. Where the target does
-    not promise `repeat`, there is one call, and without `threads` each is made in one.
+    If it promises nothing of gradients, calls run without grad mode, nothing is differentiated, and only the
+    usual steps follow. Without the clause `repeat` there is one call, and without `threads` each call is made
+    in one thread.
 
     Raises:
-        ProgramError: there is no such program, because a statement of it needs a gradient.
+        ProgramError: there is no such program, because a statement needs a gradient.
     """
 
     def judged(scenario: Scenario) -> Scenario:
@@ -124,9 +129,9 @@ def as_promised(program: Program, target: Target) -> Program:
 def execute_trials(
     function: Function, trials: Sequence[CallSpec], target: Target, *, first: bool = False
 ) -> Result:
-    """As `execute`, for any function and the calls of it that are to be tried, in their order.
+    """Run a case of any function, with the calls that are to be tried, in order.
 
-    result = execute_trials(torch.sin, [Trial(lambda: ((torch.ones(2),), {}, {}))], find_target("aot"))
+    result = execute_trials(torch.sin, [CallSpec(lambda: ((torch.ones(2),), {}, {}))], find_target("aot"))
     """
     start = time.perf_counter()
     try:
@@ -144,7 +149,7 @@ def execute_trials(
 
 
 def _case_after_reset(result: Result, target: Target) -> Result:
-    """A result, once the target has dropped what it compiled; one that cannot has broken its process."""
+    """The result after the target was reset. A target that cannot be reset has broken its process."""
     raised = reset_target(target)
     if raised is None:
         return result
@@ -156,13 +161,13 @@ def _case_after_reset(result: Result, target: Target) -> Result:
 
 
 def load_calls(program: Program) -> tuple[Function, list[CallSpec]]:
-    """A program's function, and the calls that it makes of it, in their order."""
+    """A program's function and its calls, in order."""
     loaded = load(program)
     return loaded.f, [_trial_of_call(program, loaded, number) for number in range(len(loaded.makes))]
 
 
 def _case_on_both_devices(program: Program, target: Target) -> Result:
-    """What becomes of a program on each device, and then of one held against the other."""
+    """The result of a program on each device, and then of the target on one against eager on the other."""
     sides = [load_calls(on_device(program, device)) for device in DEVICES]
     seconds = 0.0
     for function, trials in sides:
@@ -189,7 +194,7 @@ def _case_on_both_devices(program: Program, target: Target) -> Result:
 
 
 def _difference_of_the_target(found: Result, eager: Result) -> Result:
-    """What is left of a difference between devices, where there is one in eager as well."""
+    """The part of a difference between devices that eager does not have too."""
     places = {(one.clause, one.path) for one in eager.findings}
     own = tuple(one for one in found.findings if (one.clause, one.path) not in places)
     if eager.outcome == "finding" and (not own or any(clause == "errors" for clause, _ in places)):
@@ -199,7 +204,7 @@ def _difference_of_the_target(found: Result, eager: Result) -> Result:
 
 
 def _trial_of_call(program: Program, loaded: Loaded, number: int) -> CallSpec:
-    """A call of a program."""
+    """One call of a program."""
     one = split_calls(program)[number]
 
     def exact() -> Twin | None:
@@ -218,8 +223,11 @@ def _trial_of_call(program: Program, loaded: Loaded, number: int) -> CallSpec:
 
 
 def _twin_with_state(program: Program, number: int) -> Twin | None:
-    """A call in double precision, after the calls before it; None where what these leave says nothing of
-    eager's rounding: each precision draws other numbers."""
+    """A call in double precision, after the calls before it.
+
+    None if the state that these leave does not show eager's rounding, because each precision draws other
+    numbers.
+    """
     draws = any(OPERATORS[statement.operator].random for statement in program.statements)
     twins = [twin for call in split_calls(program)[: number + 1] if (twin := upcast(call)) is not None]
     alike = all(twin.statements == twins[0].statements for twin in twins)
@@ -235,15 +243,15 @@ def _twin_with_state(program: Program, number: int) -> Twin | None:
 def _discount_control(
     function: Function, trials: Sequence[CallSpec], target: Target, control: Target, found: Result
 ) -> Result:
-    """What is left of a finding when the target is held against one of its controls."""
+    """The part of a finding that remains against one of the target's controls."""
     reset_target(target)
     result: Result | None
     try:
         result = _compare_case_with(function, trials, target, partial(LazyCompiled, control))
         reset_target(target)
         of_its_own: set[tuple[str, str, str]] = set()
-        # (What draws otherwise each time cannot be held against, and finds nothing: it is asked what it does
-        # to eager instead.)
+        # A control that draws other numbers each time cannot be compared with the target. It is compared
+        # with eager instead.
         if result.outcome != "agree" and _is_of_later_backwards(result):
             alike_judged = replace(control, clauses=target.clauses)
             of_its_own = _difference_set(_compare_case_with(function, trials, alike_judged, eager_itself))
@@ -253,8 +261,8 @@ def _discount_control(
     finally:
         reset_target(control)
     if result is None:
-        # Eager and the target could be observed: the control has broken torch, and speaks for nobody. (That
-        # torch may work again proves nothing: what breaks it can be garbage that is still to be collected.)
+        # Eager and the target could be observed, so the control has broken torch, and proves nothing. (If
+        # torch works again, garbage that is not collected yet may still break it.)
         return replace(found, intact=False)
     own = found.findings
     if alike or result.outcome == "agree":
@@ -262,7 +270,7 @@ def _discount_control(
     elif result.outcome == "poisoned":
         own = tuple(one for one in own if (one.clause, one.path, one.target) not in of_its_own)
     elif result.outcome == "finding" and not any(one.clause == "errors" for one in own + result.findings):
-        # (Where one of the three raises, not all is compared.)
+        # If one of the three raises, not everything is compared.
         places = {(one.clause, one.path) for one in result.findings}
         own = tuple(one for one in own if (one.clause, one.path) in places)
     if not own:
@@ -272,18 +280,20 @@ def _discount_control(
 
 
 def _is_of_later_backwards(result: Result) -> bool:
-    """Whether all that differs is what backwards raise: where one has raised already, the next ones have
-    several reasons, and which of them is met first says nothing."""
+    """Whether all differences are exceptions of backwards after another backward has raised.
+
+    Such a backward may raise for several reasons, and which one comes first proves nothing.
+    """
     return all(finding.path.startswith("backward") for finding in result.findings)
 
 
 def _difference_set(result: Result) -> set[tuple[str, str, str]]:
-    """What differs from eager, and what there is instead."""
+    """The differences from eager, each with the target's side."""
     return {(finding.clause, finding.path, finding.target) for finding in result.findings}
 
 
 def shared_difference(other: str, what: str) -> str:
-    """Why a case proves nothing about a target: another one, its control or eager, does the same.
+    """The reason of a case that proves nothing, because a control or eager does the same.
 
     >>> shared_difference("eager", "timeout")
     'eager does it too: timeout'
@@ -300,8 +310,10 @@ def _compare_case_with(
     *,
     first: bool = False,
 ) -> Result:
-    """What becomes of a case that is held against what `standard` makes of its function. The target is given
-    what the case is on another device, if it is to run `there`."""
+    """The result of a case against what the baseline `standard` makes of its function.
+
+    `there` has the function and calls of the target, if it runs on another device.
+    """
     threads = any(trial.scenario.threads for trial in trials)
     if threads and not first:
         one_thread = _compare_case_with(
@@ -315,18 +327,18 @@ def _compare_case_with(
     elsewhere = there is not None
     known: Sequence[Observation | None] = [None] * len(trials)
     if standard is not eager_itself:
-        # What a control compiles lies where Dynamo looks when the target compiles the same code, which then
-        # is compiled otherwise. So all of its calls come first, and are forgotten.
+        # Dynamo would find what a control compiled when the target compiles the same code, and compile
+        # it differently. So all calls of the control come first, and their code is dropped.
         known = [run_and_observe(trial, told) for trial in trials]
         reset_target(target)
     results = []
     for number, (trial, own) in enumerate(zip(trials, others, strict=True)):
         result = judge_call(trial, standard, told, compiled, own, elsewhere=elsewhere, known=known[number])
         if result.outcome == "finding" and threads:
-            # Whatever they left half done stays so: no other case may run here.
+            # The threads may have left work half done, so no other case may run here.
             return replace(_findings_of_later_call("threads", result, number), intact=False)
         if not result.intact:
-            # Nothing else can be said here, not even whether this call fails alone.
+            # Nothing else can be determined here, not even if this call fails alone.
             return result
         if result.outcome == "finding" and number:
             reset_target(target)
@@ -346,7 +358,7 @@ Side = tuple[Function, Sequence[CallSpec]]
 
 
 def _case_sides(side: Side, there: Side | None) -> tuple[Side, Side]:
-    """What eager calls and what the target does: the same, unless the function keeps something."""
+    """The functions and calls of eager and of the target: the same, unless the function has a state."""
     anew = side[1][0].anew if side[1] else None
     if anew is None:
         return side, there or side
@@ -362,7 +374,7 @@ def _later_call_alone(
     standard: Baseline,
     elsewhere: bool,
 ) -> Result:
-    """What becomes of a later call if the target has compiled nothing before it."""
+    """The result of a later call if the target has compiled nothing before it."""
     (trial, function), (same, other) = eager, own
     if trial.anew is not None:
         function, trial = replay_earlier_calls(trial)
@@ -373,15 +385,16 @@ def _later_call_alone(
 
 
 def _goes_on(result: Result) -> bool:
-    """Whether the target's function has what eager's has, so that a later call can be compared.
+    """Whether the target's function has the same state as eager's, so that a later call can be compared.
 
-    After a refused call eager has made it; not where pieces of it may have run, and been run once more.
+    After a refused call the retry in eager has made the state, unless pieces of the function may have run
+    before it.
     """
     return result.outcome in ("refused", "agree") and result.comparable
 
 
 def _findings_of_later_call(clause: Literal["repeat", "threads"], result: Result, number: int) -> Result:
-    """The findings of a call that goes well by itself: as the first one, or where one thread makes all."""
+    """The findings of a call that is right as a first call, or in one thread, as findings of `clause`."""
     what = f"call {number + 1}{' of some in threads' if clause == 'threads' else ''}"
     findings = tuple(
         Finding(
@@ -406,7 +419,7 @@ _ON_TENSORS: dict[type[TensorStep], type[oracles.Write | oracles.Require]] = {
 
 
 def _steps_with_paths(program: Program) -> tuple[Step, ...]:
-    """The steps with paths for names."""
+    """The steps with paths in place of names."""
     if not program.scenario.steps:
         return ()
     where = where_names_are(program)

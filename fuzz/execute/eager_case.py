@@ -1,8 +1,7 @@
-"""Eager alone: what a program does in this process, and whether another process's eager may do otherwise.
+"""Eager case: run a program in eager only, and compare it with the eager of another process.
 
-In: a program. Out: one observation for each call of it, or a `Result` that says how another eager's
-observations of the same calls compare: "agree" is within the error policy of `oracles`, "finding" is a
-difference.
+In: a program. Out: one observation for each call. Or a `Result` that compares them with the observations of
+another eager: "agree" is within the error policy of `oracles`, "finding" is a difference.
 
     seen = observe_eager(program)               # in a process with one torch
     judge_eager(program, seen).outcome          # in a process with another: "agree", "poisoned" or "finding"
@@ -30,7 +29,7 @@ from oracles import Finding, Observation, Outcome, judge
 
 
 def observe_eager(program: Program) -> tuple[Observation, ...]:
-    """What is seen of each call of a program, which eager makes in one thread."""
+    """The observation of each call of a program, which eager makes in one thread."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return tuple(run_and_observe(call, function) for function, call in _calls_of_program(program))
@@ -39,10 +38,10 @@ def observe_eager(program: Program) -> tuple[Observation, ...]:
 def judge_eager(program: Program, others: Sequence[Observation]) -> Result:
     """Judge another eager's observations of a program's calls by those of this process.
 
-    A finding's `eager` is what this process does, its `target` is what the other one did.
+    In a finding, `eager` is this process's side, and `target` is the other one's.
 
     Raises:
-        ValueError: `others` are not one observation for each call.
+        ValueError: `others` has not one observation for each call.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,7 +61,7 @@ def judge_eager(program: Program, others: Sequence[Observation]) -> Result:
 
 
 def _calls_of_program(program: Program) -> Iterator[tuple[Function, CallSpec]]:
-    """Each call on each device of a program; calls of one function share what it keeps."""
+    """Each call on each device of a program. Calls of one function share its state."""
     devices = DEVICES if program.scenario.device == BOTH else (program.scenario.device,)
     for device in devices:
         function, calls = load_calls(on_device(program, device))
@@ -71,5 +70,5 @@ def _calls_of_program(program: Program) -> Iterator[tuple[Function, CallSpec]]:
 
 
 def _finding_of_call(finding: Finding, number: int) -> Finding:
-    """A finding that says which call it is of, unless that is the first."""
+    """The finding with the number of its call, unless that is the first."""
     return replace(finding, message=f"in call {number + 1}, {finding.message}") if number else finding

@@ -1,8 +1,8 @@
-"""A process's first compile: a case run in a fresh interpreter, where nothing has been compiled before.
+"""First compile: run a case in a fresh process, in which nothing was compiled before.
 
-Workers of a campaign are forked from a process in which each target has compiled something (`Target.warm`),
-and a case of two threads is run in one thread before. So neither shows what only the first compile of a
-process gets wrong, nor what two threads do that compile first. It takes seconds a case.
+Workers of a campaign are forked from a process in which each target has compiled something (`Target.warm`).
+And a case with two threads first runs in one thread. So a campaign shows neither bugs of a process's first
+compile, nor bugs of two threads that compile first. A case takes seconds here.
 
     execute_first(program, "aot-compile").outcome
 """
@@ -20,20 +20,20 @@ from fuzz.execute.case import execute
 from fuzz.program.decode import Program, from_json, to_json
 from fuzz.targets.catalog import find_target
 
-SECONDS = 120.0  # for one case, in which torch is imported and a compiler may start
-_RESULT = "result: "  # begins the line that is read: a compiler may print, too
+SECONDS = 120.0  # for one case, with the import of torch and the start of a compiler
+_RESULT = "result: "  # begins the line with the result; a compiler may print other lines
 
 
 def in_two_threads(program: Program) -> Program:
-    """The program, whose first call is made in two threads at once."""
+    """The program with its first call in two threads at once."""
     return replace(program, scenario=replace(program.scenario, threads=True))
 
 
 def execute_first(program: Program, target: str, *, seconds: float = SECONDS) -> Result:
-    """Run one case as the first thing that a process compiles; in two threads at once where it says so.
+    """Run one case as the first compile of a process, in two threads at once if the program says so.
 
-    `target` is a name, as for `fuzz.targets.catalog.find_target`. A process that dies, or takes longer, is a
-    finding.
+    `target` is a name for `fuzz.targets.catalog.find_target`. A process that dies, or takes longer than
+    `seconds`, is a finding.
     """
     command = [sys.executable, "-m", "fuzz.execute.first_compile", target]
     text = json.dumps(to_json(program))
@@ -52,7 +52,7 @@ def execute_first(program: Program, target: str, *, seconds: float = SECONDS) ->
 
 
 def main() -> None:
-    """Run the case that is read from stdin on the target that is named, and print its result."""
+    """Run the case that is read from stdin on the named target, and print its result."""
     target = find_target(sys.argv[1])
     program = from_json(json.loads(sys.stdin.read()))
     target.prepare()

@@ -1,10 +1,9 @@
-"""Between two cases in a process that runs many: garbage is collected, and the rest is not looked at again.
+"""Garbage: collect garbage between two cases of a process, and exempt the rest from later collections.
 
-A case asks Python's collector for whole collections, several at times: to tell a cycle of garbage from memory
-that something holds (`oracles/observation/leaks.py`), and to have what a failed compiler left do its harm at
-a known point (`fuzz/execute/call.py`). Each would look at all that the process holds: the target's modules,
-caches that grow from case to case, garbage of the case before. None of that says anything about the case at
-hand.
+A case needs several full collections: to tell a cycle of garbage from memory that something holds
+(`oracles/observation/leaks.py`), and to let garbage of a failed compiler do its harm at a known point
+(`fuzz/execute/call.py`). Each would look at all objects of the process: the target's modules, caches that
+grow from case to case, garbage of the case before. They have nothing to do with the present case.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import gc
 
 
 def sweep_garbage() -> None:
-    """Collect what a case has left, and have later collections pass over all that is there then.
+    """Collect the garbage of a case, and let later collections skip all objects that exist then.
 
-    For a process that is there to run cases. A cycle that becomes garbage later, out of something that was
-    kept from one case to another, stays in memory.
+    It is for a process that only runs cases. If objects that survived a case become a cycle of garbage later,
+    they stay in memory.
     """
     gc.collect()
     gc.freeze()

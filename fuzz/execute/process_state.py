@@ -1,13 +1,13 @@
-"""What a call may leave otherwise than it was in its process, besides what the oracles compare.
+"""Process state: what a call may change in its process, besides what the oracles compare.
 
-A compiler that replaces a function of torch's, leaves a mode on or changes the current folder is wrong in
-itself, and makes all that runs later in its process wrong: cases of other targets, and eager. So this is
-looked at around each call of a target. What has changed is a finding, and the process runs no other case.
+A compiler may replace a function of torch's, leave a mode on, or change the current folder. That is wrong in
+itself, and makes everything wrong that runs later in the process: cases of other targets, and eager. So the
+state is checked around each call of a target. A change is a finding, and the process runs no other case.
 
-    before = Surroundings()
+    before = ProcessState()
     ...
-    before.left()           # what is otherwise now
-    before.restore()
+    before.left()                       # the changes since
+    before.restore_process_state()
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import torch
 from oracles.object_names import class_name
 from oracles.observation.mode_stacks import active_modes, active_transforms
 
-# Where torch has what programs call, and Python what the fuzzer itself calls in this process.
+# Namespaces with the functions of torch that programs call, and those of Python that the fuzzer calls.
 _SPACES: Mapping[str, Any] = MappingProxyType(
     {
         "torch": torch,
@@ -51,16 +51,16 @@ _SPACES: Mapping[str, Any] = MappingProxyType(
     }
 )
 _BUILTINS = vars(builtins)
-# What a worker ignores, what ends it, and what ends a case that hangs when nobody else does.
+# The signals that a worker ignores, that end it, and that end a case which hangs.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 _TORCH = str(Path(torch.__file__).parent) + os.sep
 _AS_BEFORE = "as before the call"
-_INHERITED = object()  # stands for what a class had of its bases alone
+_INHERITED = object()  # a class had the attribute only from its bases
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is otherwise than before a call: in words, what it was and is, and the clause that says so."""
+    """A change since before a call: what it is, its old and new value, and the clause that it breaks."""
 
     clause: str
     what: str
@@ -69,12 +69,12 @@ class Change:
 
 
 def recursion_limit_lowered(limit: int) -> Change:
-    """A recursion limit that was lowered. (Raising it takes nothing from anybody; Dynamo does.)"""
+    """The change of a recursion limit that was lowered. To raise it harms nobody, and Dynamo does that."""
     return Change("ambient", "the recursion limit", f"{limit}", "lowered")
 
 
 class Builtins:
-    """Python's built-in functions at one moment, to be put back before anything calls one.
+    """Python's built-in functions at one moment, to be restored before other code calls one.
 
     builtins_before = Builtins()
     ...
@@ -85,9 +85,10 @@ class Builtins:
         self._before = {**_BUILTINS}
 
     def restore(self) -> list[Change]:
-        """Put back what was replaced or deleted, and say what it was. (What was added harms nobody.)
+        """Restore functions that were replaced or deleted, and return the changes. Added ones harm nobody.
 
-        Until they are back, nothing here may call a built-in function: it may be any other one by now.
+        Until they are restored, code here must not call a built-in function: it may be any other function by
+        then.
         """
         before = self._before
         if before == _BUILTINS:
@@ -117,7 +118,7 @@ class ProcessState:
         self._functions = _functions()
 
     def left(self) -> tuple[Change, ...]:
-        """What is otherwise now; not threads, which may be there for a reason (`new_threads`)."""
+        """The changes since, without threads, which may have a reason (`new_threads`)."""
         return (*self._builtins.restore(), *self._changed_process_state(), *self._changed_interpreter_state())
 
     def _changed_process_state(self) -> Iterator[Change]:
@@ -143,8 +144,11 @@ class ProcessState:
             yield Change("ambient", f"{space}.{name}", _AS_BEFORE, "another function")
 
     def _changed_interpreter_state(self) -> Iterator[Change]:
-        """What of Python's own state is otherwise. Entries that a library adds when it is imported, to the
-        path or to the filters of warnings, are its right; a filter that makes errors of warnings is not."""
+        """The changes of Python's own state.
+
+        A library may add entries to the path or to the filters of warnings when it is imported. A filter that
+        makes errors of warnings is a change.
+        """
         if any(entry not in sys.path for entry in self._path):
             yield Change("ambient", "sys.path", _AS_BEFORE, "entries are gone")
         filters = [*warnings.filters]
@@ -159,11 +163,11 @@ class ProcessState:
             yield Change("ambient", "the signals that are blocked", _AS_BEFORE, "others")
 
     def new_threads(self) -> int:
-        """How many threads of Python's run that did not."""
+        """The number of Python threads that did not run before."""
         return len(_threads() - self._threads)
 
     def restore_process_state(self) -> None:
-        """Put back what can be, for what is left to be said in this process."""
+        """Restore what can be restored, for the checks that are left in this process."""
         self._builtins.restore()
         if sys.getrecursionlimit() < self._limit:
             sys.setrecursionlimit(self._limit)
@@ -172,7 +176,7 @@ class ProcessState:
             os.chdir(self._folder)
         sys.path[:] = self._path
         for number, before in zip(_SIGNALS, self._handlers, strict=True):
-            with contextlib.suppress(ValueError):  # of a thread that is not the main one
+            with contextlib.suppress(ValueError):  # only the main thread may set signal handlers
                 if before is not None and signal.getsignal(number) != before:
                     signal.signal(number, before)
         for space, name, before in tuple(self._replaced_torch_functions()):
@@ -182,9 +186,9 @@ class ProcessState:
                 setattr(_SPACES[space], name, before)
 
     def _replaced_torch_functions(self) -> Iterator[tuple[str, str, Any]]:
-        """Functions of torch's that are others now, each with what it was, or _INHERITED."""
+        """The functions of torch that were replaced, each with the original, or _INHERITED."""
         functions = _functions()
-        if functions == self._functions:  # as is said at once where all are the very same
+        if functions == self._functions:  # the fast answer, if all are identical
             return
         for space, (names, before) in self._functions.items():
             now = dict(zip(*functions[space], strict=True))
@@ -197,7 +201,7 @@ class ProcessState:
 
 
 def _is_torchs(before: Any, now: Any) -> bool:
-    """Whether torch has replaced something of its own by what calls it: Dynamo does when it is first used."""
+    """Whether torch itself has wrapped a function, as Dynamo does when it is first used."""
     if not callable(before):
         return not callable(now)
     code = getattr(now, "__code__", None)
@@ -208,7 +212,7 @@ def _is_torchs(before: Any, now: Any) -> bool:
 
 
 def _functions() -> dict[str, tuple[list[str], list[Any]]]:
-    """The names that programs call torch by, and what has these names."""
+    """The names by which programs call torch, with their present values."""
     return {space: (list(vars(where)), list(vars(where).values())) for space, where in _SPACES.items()}
 
 
@@ -221,7 +225,7 @@ def _is_closed(stream: Any) -> bool:
 
 
 def _folder() -> str | None:
-    """The current folder; None where that is gone."""
+    """The current folder; None if it no longer exists."""
     try:
         return os.getcwd()
     except OSError:
@@ -229,7 +233,7 @@ def _folder() -> str | None:
 
 
 def _files() -> tuple[tuple[int, int] | None, ...]:
-    """What the descriptors of standard output and error lead to."""
+    """The files behind the descriptors of standard output and error."""
     return tuple(map(_file, (1, 2)))
 
 
@@ -246,5 +250,8 @@ def _blocked_signals() -> set[signal.Signals]:
 
 
 def _threads() -> set[threading.Thread]:
-    """The threads that Python code has started. (Autograd's own, in which Python runs, count as dummies.)"""
+    """The threads that Python code has started.
+
+    Autograd's threads, in which Python runs, count as dummies.
+    """
     return {one for one in threading.enumerate() if not isinstance(one, threading._DummyThread)}

@@ -1,9 +1,19 @@
-"""A user's own function made as small as it gets while a compiler still does something else with it.
+"""Minify: make a user's own function smaller while a compiler still differs from eager on it.
 
-The function is recorded in eager as the calls of torch's functions that it makes (`record`); their text is
-what runs from then on (`script_text`). Passes (`fuzz.minify.passes`) make it smaller, the search is that of
-`fuzz.reduce.search`, and the judge that of campaigns (`fuzz.execute.case`). What is left is printed as a
-script (`fuzz.repro.script`)."""
+In: a function, its arguments and a target. Out: a `Minified`, whose text is a script that shows the
+difference.
+
+The function is recorded in eager as the calls of torch's functions that it makes. From then on the
+recording's text is what runs. Passes make it smaller, `fuzz.reduce.search` searches, and `fuzz.execute.case`
+judges, as in campaigns. The smallest recording is printed as a script (`fuzz.repro.script`).
+
+Modules in reading order:
+
+- `recording`: the recorded function as data; `record`, `inputs`: how it is recorded.
+- `script_text`: the recording as Python source; `eager_types`: its tensors in one eager call.
+- `passes`: how a recording is made smaller.
+- `compiler_source`: a compiler that was given as a function, as source.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +59,15 @@ __all__ = ["Minified", "minify"]
 class Minified:
     """The smallest function that was found to differ, and what it cost.
 
-    `text` is a script that needs torch (and the compiler) alone: it prints what eager and the target give
-    where they differ, and exits with 1 while they do; `shown` is whether it has, in this process. `calls`
-    are the calls of torch's functions that are left of `calls_before`; `findings` is what differs, `bucket`
-    that in short with the calls that it takes. `evaluations` are the functions that have been tried on the
-    way."""
+    Attributes:
+        text: a script that needs only torch and the compiler. It prints what eager and the target give where
+            they differ, and exits with 1 while they do.
+        shown: the script has exited with 1 in this process.
+        calls, calls_before: the calls of torch's functions that are left, and those at the beginning.
+        findings: the differences.
+        bucket: the differences in short, with the calls that they need.
+        evaluations: how many functions were tried.
+    """
 
     text: str
     shown: bool
@@ -74,28 +88,32 @@ def minify(
     *,
     evaluations: int = 500,
 ) -> Minified:
-    """Make a function smaller for as long as a compiler does otherwise with it than eager does.
+    """Make a function smaller while a compiler differs from eager on it.
 
-    `fn` is any function or module of torch's tensors, called as `fn(*args)` (tensors, or tuples, lists and
-    dicts of them), in the grad mode and inference mode that this is called in. It runs several times, on
-    tensors like its arguments; the tensors that it reads from outside (parameters, buffers, globals) are
-    written to meanwhile, and are as they were afterwards. `target` is the name of a target (`aotfuzz
-    targets`, `package.module:function`), or a function that takes a function and returns it compiled. At
-    most so many `evaluations` compile a candidate. As text the result is a script that needs torch and the
-    compiler alone, prints what differs, and exits with 1 while it does.
+    The kept difference is always the same one by clause, place and kind (`fuzz.corpus.buckets.signature`); it
+    is never exchanged for another. All clauses of docs/reference/contract.md are judged.
+    Everything runs in this process.
 
-    What is kept is *that* difference, by its clause, place and kind (`fuzz.corpus.buckets.signature`): it is
-    never exchanged for another one. Everything in docs/reference/contract.md is looked at. All of it happens in this
-    process.
+    The function runs several times, on tensors like its arguments. Tensors that it reads from outside
+    (parameters, buffers, globals) are written to in the meantime, and are restored afterwards.
+
+    Args:
+        fn: any function or module of torch's tensors. It is called as `fn(*args)` in the present grad mode
+            and inference mode.
+        args: tensors, or tuples, lists and dicts of them.
+        target: the name of a target (`aotfuzz targets`, `package.module:function`), or a function that takes
+            a function and returns it compiled.
+        evaluations: the most candidates that are compiled.
 
     Raises:
         TargetError: there is no such target, or it cannot work here.
         FunctionRaises: `fn` raises in eager.
         NoDifference: the target does what eager does, or refuses.
-        CannotRecord: `fn` does something that cannot be written down as calls of torch's functions.
-        RecordingDiffers: what was written down does not do what `fn` does.
-        DifferenceLost: the target differs on `fn`, and not on what was written down.
+        CannotRecord: `fn` does something that cannot be written as calls of torch's functions.
+        RecordingDiffers: the recording does not do what `fn` does.
+        DifferenceLost: the target differs on `fn`, but not on the recording.
 
+    Example:
         print(minify(f, (x, y), lambda f: torch.compile(f, backend="aot_eager")))
     """
     compiler = _target_of_compiler(target)
@@ -106,10 +124,11 @@ def minify(
 
 @contextlib.contextmanager
 def _older_heap_frozen() -> Iterator[None]:
-    """Have collections pass over what is there already, unless that was somebody else's to say.
+    """While it lasts, collections skip the objects that exist already, unless the caller has frozen some.
 
-    Each look at what a call leaves alive may need a full collection, and a process that has torch's compilers
-    loaded has a million objects."""
+    To see what a call leaves alive may need a full collection, and a process with torch's compilers has a
+    million objects.
+    """
     if gc.get_freeze_count():
         yield
         return
@@ -143,7 +162,7 @@ def _minified_recording(
 
 
 def _printed(target: str | Function | Target, found: Target) -> script.Compiler:
-    """A target in a script."""
+    """How a script names a target."""
     has_name = isinstance(target, str) or SHIPPED.get(found.name) is target
     return script.compiler_named(found.name) if has_name else compiler_source(found.name, found.compile)
 
@@ -151,8 +170,10 @@ def _printed(target: str | Function | Target, found: Target) -> script.Compiler:
 def _minified_script(
     recording: Recording, compiler: script.Compiler, findings: tuple[Finding, ...], target: Target
 ) -> tuple[str, bool]:
-    """The script, and whether it shows the difference: with a tolerance if that suffices, else bit for
-    bit."""
+    """The script, and whether it shows the difference.
+
+    It compares with a tolerance if that is enough, else bit for bit.
+    """
     tries = (compiler,) if compiler.exact else (compiler, replace(compiler, exact=True))
     texts = [
         script.script_of_recording(
@@ -165,7 +186,7 @@ def _minified_script(
 
 
 def _is_shown_by_script(text: str, target: Target) -> bool:
-    """Whether a script ends with 1. It is run in this process, which knows all that the target needs."""
+    """Whether a script exits with 1. It runs in this process, because the target may need objects of it."""
     path = list(sys.path)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), restoring_ambient():
@@ -182,7 +203,7 @@ def _is_shown_by_script(text: str, target: Target) -> bool:
 
 
 def _signature_of_recording(findings: tuple[Finding, ...]) -> str:
-    """The coarse key of what differs, in which a tensor that is read from outside counts as an argument."""
+    """The coarse key of the differences. A tensor that is read from outside counts as an argument."""
     return buckets.signature(
         [
             replace(one, path=_OUTSIDE.sub("arg[", one.path), message=_OUTSIDE.sub("arg[", one.message))
@@ -234,8 +255,10 @@ def _trial_of_recording(recording: Recording, make: Make) -> CallSpec:
 
 
 def _checked_recording(fn: Function, recorded: Recorded, target: Target) -> tuple[Recording, Result]:
-    """The recording, and what the target makes of it, once it is sure that this is the function's, and
-    differs likewise."""
+    """The recording, and the target's result on it, after two checks.
+
+    The recording does in eager what the function does, and the target differs on it in the same way.
+    """
     recording = recorded.recording
     loaded = load(recording)
     original, make = _original_function(fn, recorded, loaded.make)
@@ -248,7 +271,7 @@ def _checked_recording(fn: Function, recorded: Recorded, target: Target) -> tupl
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             other = compare(_seen(original, make, recording), _seen(loaded.f, make_alike, recording))
-        # (A module keeps its parameters alive, and a function that a counter has may count.)
+        # A module keeps its parameters alive, and a function with a counter may count calls.
         telling = [one for one in other if one.clause not in ("lifetime", "once")]
         if telling:
             message = telling[0].message.replace("in eager", "in the function")
@@ -265,7 +288,7 @@ def _checked_recording(fn: Function, recorded: Recorded, target: Target) -> tupl
             proves_nothing=before.outcome != "agree",
         )
     wanted = _signature_of_recording(before.findings)
-    # (A compiler that takes the parameters of modules may take nothing else that is read from outside.)
+    # A compiler may support parameters of modules, and no other tensors from outside.
     passed = GLOBALS.apply(recording, frozenset(globals_of(recording)))
     instead: list[str] = []
     for one in dict.fromkeys((recording, passed)):
@@ -281,15 +304,14 @@ def _checked_recording(fn: Function, recorded: Recorded, target: Target) -> tupl
 
 
 def _result_in_words(result: Result) -> str:
-    """What became of a function that does not differ, and why, where that says more."""
+    """The result for a function that does not differ, in words, with the reason if there is one."""
     if result.outcome == "agree":
         return f"both {result.reason}"
     return f"{result.outcome}: {result.reason}" if result.reason else result.outcome
 
 
 def _original_function(fn: Function, recorded: Recorded, make: Make) -> tuple[Function, Make]:
-    """The function with plain containers in its result, and what makes its arguments and gives back its
-    tensors."""
+    """The function with plain containers in its result, and a function that makes its own arguments."""
     outside, opaque = recorded.outside, recorded.opaque
 
     def original(*args: Any) -> Any:
@@ -304,12 +326,12 @@ def _original_function(fn: Function, recorded: Recorded, make: Make) -> tuple[Fu
 
 
 def _instead(tensors: Mapping[str, Any], outside: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """The user's tensors in the places of those that were made like them."""
+    """The tensors with the user's own in place of those that were made like them."""
     return {name: outside.get(name, tensor) for name, tensor in _in_front(tensors, outside).items()}
 
 
 def _in_front(tensors: Mapping[str, Any], outside: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Without the leaves that were made to stand behind a tensor of the user's."""
+    """The tensors without the leaves that were made only as a history of a user's tensor."""
     behind = {name.replace("x", "leaf", 1) for name in outside}
     return {name: tensor for name, tensor in tensors.items() if name not in behind}
 
@@ -322,7 +344,7 @@ def _seen(function: Function, make: Make, recording: Recording) -> Observation:
 def _original_on_target(
     fn: Function, original: Function, make: Make, recorded: Recorded, target: Target
 ) -> Result:
-    """What the target makes of the function itself."""
+    """The target's result on the function itself."""
 
     def compile_function(_: Function) -> Function:
         compiled = target.compile(fn)

@@ -1,5 +1,7 @@
-"""A compiler that was passed as a function, as the lines of a script that needs torch alone, where that can
-be."""
+"""Compiler source: a compiler that was passed as a function, as lines of a script.
+
+In: a callable. Out: a `Compiler` of `fuzz.repro.compilers`. If possible the lines need torch only.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,14 @@ def compiler(function):
 
 
 def compiler_source(name: str, compiler: Any) -> Compiler:
-    """A compiler in a script: a call of torch's, its source where that needs torch alone, an import where
-    that leads to it, and otherwise a place for whoever runs the script to put it.
+    """A compiler in a script.
+
+    The first possible form of these is taken:
+
+    - a call of torch;
+    - the compiler's source, if it needs torch only;
+    - an import;
+    - a place where the reader inserts the compiler.
 
     >>> import torch
     >>> compiler_source("mine", functools.partial(torch.compile, backend="aot_eager")).compiled
@@ -56,7 +64,7 @@ def _imported_compiler_source(module: str, name: str) -> Any:
 
 
 def _torch_compiler_source(compiler: Any) -> str | None:
-    """A function of torch's, perhaps with some constants, as a call."""
+    """A function of torch, or a partial of one with constants, as a call; None for another compiler."""
     given: list[str | None] = []
     if isinstance(compiler, functools.partial):
         if compiler.args:
@@ -77,7 +85,7 @@ def _torch_compiler_source(compiler: Any) -> str | None:
 
 
 def _compiler_definition(compiler: Any) -> str | None:
-    """The definition of `compiler`, if it uses nothing but torch and what Python has."""
+    """The definition of `compiler`, if it uses only torch and Python's builtins; else None."""
     if not isinstance(compiler, FunctionType) or compiler.__code__.co_freevars or compiler.__defaults__:
         return None
     known = {name for code in _codes(compiler.__code__) for name in code.co_names}
@@ -90,12 +98,12 @@ def _compiler_definition(compiler: Any) -> str | None:
     except (OSError, TypeError):
         return None
     if not text.startswith(f"def {compiler.__name__}("):
-        return None  # decorated
+        return None  # it is decorated
     return f"{text.rstrip()}\n\n\ncompiler = {compiler.__name__}"
 
 
 def _lambda_compiler_source(compiler: FunctionType) -> str | None:
-    """A lambda's own text, found by the place of its code in its file."""
+    """The text of a lambda, found by its position in its file."""
     lines, _ = inspect.findsource(compiler)
     places = {(line, column) for line, _, column, _ in compiler.__code__.co_positions() if line and column}
     whole = "".join(lines)
@@ -103,13 +111,13 @@ def _lambda_compiler_source(compiler: FunctionType) -> str | None:
         if isinstance(node, ast.Lambda) and (node.body.lineno, node.body.col_offset) in places:
             text = " ".join((ast.get_source_segment(whole, node) or "").split())
             _, own, *_ = _codes(compile(text, "<compiler>", "eval"))
-            if _words(own) == _words(compiler.__code__):  # the file may have been edited since
+            if _words(own) == _words(compiler.__code__):  # the file may have changed since it was imported
                 return f"compiler = {text}"
     return None
 
 
 def _words(code: CodeType) -> list[object]:
-    """The names and constants of a code object. (Its instructions depend on what its module imports.)"""
+    """The names and constants of a code object. Instructions would depend on the module's imports."""
     constants = [one for one in code.co_consts if not isinstance(one, CodeType)]
     return [code.co_names, code.co_varnames, repr(constants)]
 

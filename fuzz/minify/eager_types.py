@@ -1,4 +1,4 @@
-"""What the names in a recorded function stand for, found out by running it eagerly."""
+"""Eager types: the tensors of a recorded function after one eager run, to know their sizes and dtypes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from oracles.observation.ambient import record_ambient, restore_ambient, restori
 
 @lru_cache(maxsize=8)
 def survey_eager_types(recording: Recording) -> Mapping[str, torch.Tensor] | None:
-    """The tensors that a recorded function knows by name, as one eager call has left them.
+    """The tensors of a recorded function by name, after one eager call.
 
-    None if that raises, or if it cannot even be called.
+    None if the call raises, or if the text does not even make arguments.
 
     >>> from fuzz.minify.record import record
     >>> recording = record(torch.sum, (torch.ones(3),)).recording

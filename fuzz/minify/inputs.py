@@ -1,5 +1,8 @@
-"""The tensors that a function is given or reads, described: what each lies on, and how it was made of
-another."""
+"""Inputs: describe the tensors that a function gets or reads, and restore the user's tensors.
+
+In: live tensors. Out: a `Storage` for each storage, and an `Input` for each tensor, which says how it was
+made from another one.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ _DEVICES = ("cpu", "cuda")
 
 
 class Inputs:
-    """Tensors that have been met, in the order of their numbers, with what is needed to make their like.
+    """Tensors in the order in which they are met, with all that is needed to make their like.
 
-    The elements of a storage are those of the moment when the first tensor on it is met.
+    The elements of a storage are taken when its first tensor is met.
 
         inputs = Inputs()
         inputs.number(torch.ones(2, 3))    # 0
@@ -36,12 +39,11 @@ class Inputs:
         return id(tensor) in self._numbers
 
     def lies_at(self, address: int) -> bool:
-        """Whether a tensor that has been met lies there."""
+        """Whether a tensor that was met has its storage at this address."""
         return address in self._lying
 
     def input_number(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor; it is described if it is met for the first time, and what it is a view of
-        too.
+        """The number of a tensor. At the first time the tensor is described, and its base too.
 
         Raises:
             CannotRecord: it is no plain strided tensor.
@@ -68,7 +70,7 @@ class Inputs:
         elif address(tensor) in self._lying:
             storage = self._lying[address(tensor)]
             base = next(i for i, one in enumerate(self.inputs) if (one.storage, one.via) == (storage, "own"))
-            # One that was detached counts its writes with what it was taken from.
+            # `detach` shares the version counter, and `.data` does not.
             via = "detach" if tensor._version == self.tensors[base]._version else "data"
         return Input(
             self._describe_input_storage(tensor),
@@ -95,13 +97,13 @@ class Inputs:
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Where the storage of a tensor begins; of one without memory, which storage it is."""
+    """The address of a tensor's storage; for a storage without memory, a number that identifies it."""
     storage = tensor.untyped_storage()
     return storage.data_ptr() or -storage._cdata
 
 
 def flat_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """All elements of a tensor's storage, as a tensor on it without a history."""
+    """All elements of a tensor's storage, as a tensor without a history."""
     storage = tensor.untyped_storage()
     length = storage.nbytes() // tensor.element_size()
     return tensor.data.as_strided((length,), (1,), 0)
@@ -136,7 +138,7 @@ def _check_input(tensor: torch.Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """One tensor of the user's as it was."""
+    """The state of one tensor of the user's before the recording."""
 
     tensor: torch.Tensor
     alias: torch.Tensor
@@ -146,34 +148,34 @@ class _Before:
 
 
 class Untouched:
-    """Tensors of the user's that the function reads from outside, to be put back as they were.
+    """The user's tensors that the function reads from outside, to be restored.
 
-    They are noted when they are met, so before anything is written to them.
+    They are noted when they are met, which is before anything is written to them.
     """
 
     def __init__(self) -> None:
         self._before: list[_Before] = []
 
     def note(self, tensor: torch.Tensor) -> None:
-        """Remember a tensor and all that lies on its storage."""
+        """Note a tensor and all its storage."""
         with torch.no_grad():
             elements = flat_storage(tensor).clone()
         grad = tensor.grad if tensor.is_leaf else None
         self._before.append(_Before(tensor, tensor.data, elements, tensor.requires_grad, grad))
 
     def tensors(self) -> Sequence[torch.Tensor]:
-        """What has been noted."""
+        """The tensors that were noted."""
         return [before.tensor for before in self._before]
 
     def clear_gradients(self) -> None:
-        """Elements and metadata as they were, and no gradients: what every run begins with."""
+        """Restore elements and metadata, and remove gradients. Every run begins in this state."""
         for before in reversed(self._before):  # the first on a storage knows its elements best
             self._put_back_inputs(before)
             if before.tensor.is_leaf:
                 before.tensor.grad = None
 
     def restore(self) -> None:
-        """As it was, gradients included."""
+        """Restore elements, metadata and gradients."""
         for before in reversed(self._before):  # the first on a storage knows its elements best
             self._put_back_inputs(before)
             if before.tensor.is_leaf:

@@ -1,10 +1,13 @@
-"""What a function does in one eager call, as a straight line of calls of torch's functions.
+"""Record: what a function does in one eager call, as a straight line of calls of torch's functions.
 
-A `TorchFunctionMode` sees each function and method of torch's that Python calls, with its tensors. What the
-function's Python decides has been decided then, and what it computes without torch is a constant: the
-recording stands for these arguments alone. The modes that a call runs in are noted with it. What cannot be
-written down is named by a `CannotRecord`; what was not seen at all (a write by numpy, an extension's) shows
-when the recording is held against the function."""
+In: a function and its arguments. Out: a `Recorded`. A `TorchFunctionMode` sees each function and method of
+torch that Python calls, with its tensors. Decisions of the function's Python are made by then, and results of
+other code are constants. So a recording is valid for these arguments only. The modes of each call are
+recorded too.
+
+If something cannot be written as such calls, `CannotRecord` names it. Some writes are not seen at all, as
+those of numpy or of an extension. They show when the recording is compared with the function.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,14 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A function's recording, and what is needed to call the function itself alike.
+    """A function's recording, and what is needed to call the function itself in the same way.
 
-    `outside` are the tensors that it reads from outside, by their names in the recording; `opaque` what
-    stands in its arguments and is neither a tensor nor a constant, by path. `untouched` puts the former
-    back."""
+    Attributes:
+        recording: the recorded function.
+        outside: tensors that the function reads from outside, by their names in the recording.
+        opaque: parts of the arguments that are no tensors and no constants, by path.
+        untouched: restores the tensors of `outside`.
+    """
 
     recording: Recording
     outside: Mapping[str, torch.Tensor]
@@ -45,13 +51,13 @@ class Recorded:
 
 
 def record(function: Callable[..., Any], args: tuple[Any, ...]) -> Recorded:
-    """Call a function once, eagerly, on tensors like its arguments, and note what it does.
+    """Call a function once in eager, on tensors like its arguments, and record what it does.
 
-    Tensors that it reads from outside are those of the user, and are as before afterwards.
+    Tensors that it reads from outside are the user's own, and are restored afterwards.
 
     Raises:
-        CannotRecord: it does, gets or returns something that cannot be written down.
-        FunctionRaises: it raises.
+        CannotRecord: the function does, gets or returns something that cannot be written down.
+        FunctionRaises: the function raises.
 
     >>> recorded = record(lambda x: x.mul_(2).sum(), (torch.ones(3),))
     >>> [call.callee for call in recorded.recording.calls]
@@ -92,7 +98,7 @@ def record(function: Callable[..., Any], args: tuple[Any, ...]) -> Recorded:
 
 
 def _check_recordable_surroundings(ambient: Ambient) -> None:
-    """Refuse what a script that is run by itself would not have around it."""
+    """Refuse modes and transforms around the call that a script on its own would not have."""
     autocast = any(on for _, on, _ in ambient.autocast)
     default = (ambient.default_dtype, ambient.default_device.type) != (torch.float32, "cpu")
     if autocast or default or ambient.deterministic:
@@ -118,7 +124,9 @@ def _run_recorded(function: Callable[..., Any], args: tuple[Any, ...], recorder:
 
 @contextmanager
 def _recording_unseen_calls(recorder: _Recorder) -> Iterator[None]:
-    """A mode does not see `set_`, which is told to it meanwhile, nor what follows here, which is refused."""
+    """While it lasts, `set_` is patched to tell the recorder, because a mode does not see it; the other calls
+    here, which no mode sees either, are refused.
+    """
     written = torch.Tensor.set_
 
     def set_(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -151,8 +159,7 @@ _UNSEEN = (
 
 
 def as_plain_containers(tree: Any) -> Any:
-    """A result with named tuples and other mappings as the tuples and dicts that a recording has in their
-    place."""
+    """A result with tuples and dicts in place of named tuples and other mappings, as in a recording."""
     if isinstance(tree, list):
         return [as_plain_containers(item) for item in tree]
     if isinstance(tree, tuple):
@@ -163,7 +170,7 @@ def as_plain_containers(tree: Any) -> Any:
 
 
 def fill_opaque_arguments(args: tuple[Any, ...], opaque: Mapping[tuple[Any, ...], Any]) -> tuple[Any, ...]:
-    """Arguments that a recording's text has made, with what it had no words for."""
+    """Arguments that a recording's text made, with the parts that it has no source for."""
 
     def put(tree: Any, path: tuple[Any, ...]) -> Any:
         if path in opaque:
@@ -201,14 +208,14 @@ _SKIPPED = re.compile(
     r"torch\._C\._set_grad_enabled|torch(\._C)?\.(set_autocast|autocast_|clear_autocast)\w*"
     r"|torch\.ops\.profiler\.\w+|torch\.autograd\.(_)?(record|profiler)\S*"
 )
-"""Calls that set the modes which are noted with each call, and those of profilers."""
+"""Calls that set modes, which are recorded with each call, and calls of profilers."""
 
 
 _IN_PLACE = re.compile(r"[a-z0-9]_$|__get__$|__set__$|__setitem__$|__i[a-z]+__$")
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes calls. `known` has the names of tensors by identity, `made` the arguments by name."""
+    """The mode that records calls. `known` has the names of tensors by id, `made` the arguments by name."""
 
     def __init__(
         self, inputs: Inputs, known: dict[int, str], made: Mapping[str, torch.Tensor], untouched: Untouched
@@ -218,7 +225,7 @@ class _Recorder(TorchFunctionMode):
         self.error: CannotRecord | None = None
         self._inputs = inputs
         self._known = known
-        self._kept: list[Any] = [*made.values()]  # as long as an object lives, no other one has its id
+        self._kept: list[Any] = [*made.values()]  # keeps objects alive, so that no id is used twice
         self._born: set[int] = set()
         self._arguments = {address(tensor) for tensor in inputs.tensors}
         self._untouched = untouched
@@ -243,7 +250,7 @@ class _Recorder(TorchFunctionMode):
             operands = tuple(self._record_operand(name, item) for item in args)
             keywords = tuple((key, self._record_operand(name, item)) for key, item in kwargs.items())
         except CannotRecord as error:
-            self.error = self.error or error  # whatever the function makes of it
+            self.error = self.error or error  # also if the function catches it
             raise
         result = func(*args, **kwargs)
         pattern = self._record_result_names(result, in_place=_IN_PLACE.search(name) is not None)
@@ -252,16 +259,16 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def refused(self, what: str) -> CannotRecord:
-        """The refusal of something, which holds even where the function catches it."""
+        """The error for something that cannot be recorded. It is kept, because the function may catch it."""
         self.error = self.error or CannotRecord(f"{what}, which cannot be written down")
         return self.error
 
     def values(self) -> Iterator[torch.Tensor]:
-        """The tensors that calls have returned."""
+        """The tensors that the recorded calls have returned."""
         return (item for item in self._kept if isinstance(item, torch.Tensor))
 
     def record_returned(self, tree: Any) -> Tree:
-        """What the function returned."""
+        """Record the function's result, and return its tree."""
         tree = as_plain_containers(tree)
         if isinstance(tree, torch.Tensor):
             return Ref(self._name(tree))
@@ -280,8 +287,11 @@ class _Recorder(TorchFunctionMode):
         return Lit(text)
 
     def find_custom_functions(self, tensors: list[torch.Tensor]) -> None:
-        """Raise CannotRecord for an `autograd.Function` in the history of a tensor, if the call has put it
-        there."""
+        """Refuse an `autograd.Function` in the history of a tensor, if the recorded call has put it there.
+
+        Raises:
+            CannotRecord: there is one.
+        """
         nodes = [_history(tensor) for tensor in tensors]
         seen: set[Node] = set()
         while nodes:
@@ -319,7 +329,7 @@ class _Recorder(TorchFunctionMode):
         raise CannotRecord(f"the function calls {name} with {kind}, which cannot be printed as text")
 
     def _name(self, tensor: torch.Tensor) -> str:
-        """The name of a tensor; one that is not known is read from outside."""
+        """The name of a tensor. A tensor without a name is read from outside, and gets one."""
         if id(tensor) not in self._known:
             self._record_outside_tensor(tensor)
         return self._known[id(tensor)]
@@ -345,11 +355,10 @@ class _Recorder(TorchFunctionMode):
             self._kept.append(known)
 
     def _record_result_names(self, result: Any, in_place: bool) -> Tree | None:
-        """The pattern that names what is new in a result.
+        """The pattern that names the new tensors of a result.
 
-        So is an operand that a function returns as it is (`contiguous`, dropout in eval mode): a
-        compiler may make another tensor there. From then on it has that name; but not if it was written to in
-        place.
+        An operand that a function returns unchanged (`contiguous`, dropout in eval mode) gets a new name too,
+        because a compiler may return another tensor there. It keeps its name if it was written to in place.
         """
         pattern = self._record_result_pattern(result, in_place)
         return pattern if any(names(pattern)) else None
@@ -369,7 +378,7 @@ class _Recorder(TorchFunctionMode):
 
 
 def _history(tensor: torch.Tensor) -> Any:
-    """The last step of a tensor's history; None where it has none, or none any more."""
+    """The `grad_fn` of a tensor; None if it has none, or if autograd has forbidden the view."""
     try:
         return tensor.grad_fn
     except RuntimeError:  # a view whose base was written to in a way that autograd forbids
@@ -377,18 +386,18 @@ def _history(tensor: torch.Tensor) -> Any:
 
 
 def _custom(node: object) -> str | None:
-    """The name of the `autograd.Function` that a step of a history belongs to."""
+    """The name of the `autograd.Function` that a node of autograd's graph belongs to, or None."""
     return type(node).__name__.removesuffix("Backward") if isinstance(node, BackwardCFunction) else None
 
 
 def _age(node: Any) -> int:
-    """When a step of a history was made, as a number that grows."""
+    """The sequence number of a node of autograd's graph, which grows with time."""
     number: int = node._sequence_nr()
     return number
 
 
 def _lies_at(tensor: torch.Tensor) -> int:
-    """The address of a tensor's memory; 0 where it has none that can be asked for."""
+    """The address of a tensor's memory; 0 if it has none."""
     try:
         return address(tensor)
     except (NotImplementedError, RuntimeError):
@@ -396,10 +405,10 @@ def _lies_at(tensor: torch.Tensor) -> int:
 
 
 def recorded_callee(func: Any) -> str:
-    """The public name of a function of torch's that a mode has seen.
+    """The public name of a function of torch that a mode has seen.
 
     Raises:
-        CannotRecord: it has none.
+        CannotRecord: it has no public name.
 
     >>> recorded_callee(torch.Tensor.mul_)
     'torch.Tensor.mul_'

@@ -1,7 +1,9 @@
-"""A recorded function as pure data: what it is called with, the calls that it makes, and what it returns.
+"""Recording: a recorded function as data: its inputs, the calls that it makes, and its result.
 
-Constants are kept as their Python source, so that `1`, `1.0` and `True` are three. Names are `x0`, `x1`,
-... of inputs, by their position, and `v0`, `v1`, ... of what calls return."""
+Constants are kept as Python source, so that `1`, `1.0` and `True` differ. Inputs have the names `x0`, `x1`,
+... by position, and results of calls the names `v0`, `v1`, ...
+Invariant: a recording holds no live tensor.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,14 @@ Size = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A leaf of a tree: an input or what a call returned."""
+    """A leaf of a tree: the name of an input or of a result."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Lit:
-    """A constant, as Python source."""
+    """A leaf of a tree: a constant, as Python source."""
 
     text: str
 
@@ -41,22 +43,23 @@ class Seq:
 
 @dataclass(frozen=True, slots=True)
 class Dict:
-    """A dict in its order; keys are constants."""
+    """A dict in its order. Its keys are constants."""
 
     items: tuple[tuple[Lit, Tree], ...]
 
 
 Tree = Ref | Lit | Seq | Dict
 NONE = Lit("None")
-IGNORED = Ref("_")  # in a pattern: what a call returned there has a name already, or is no tensor
+IGNORED = Ref("_")  # in a pattern: this part of a result has a name already, or is no tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
     """One allocation of `length` elements of a dtype, on a device.
 
-    `values` are "ones", "zeros", "ramp" (the formula of generated programs,
-    `fuzz.program.argument_text.root_values_text`) or the bytes of the elements themselves."""
+    `values` is "ones", "zeros", "ramp" (the formula of generated programs,
+    `fuzz.program.argument_text.root_values_text`), or the bytes of the elements.
+    """
 
     dtype: str
     length: int
@@ -66,11 +69,12 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A tensor that the function gets or reads, or that one of those is a view of.
+    """A tensor that the function gets or reads, or a base of such a tensor.
 
-    `stride` and `offset` count elements of its dtype. `via` says how it was made: "own", of its storage; or
-    from the input number `base`, on the same storage: "view", "no_grad" (a view taken under
-    `torch.no_grad()`), "detach" or "data". One that requires grad and is no leaf is `leaf * 1` or a view.
+    `stride` and `offset` count elements of its dtype. `via` says how it was made. "own" is the tensor of its
+    storage. The others are made from the input number `base`, on the same storage: "view", "no_grad" (a view
+    taken under `torch.no_grad()`), "detach" or "data". A tensor that requires grad and is no leaf is `leaf *
+    1` or a view.
     """
 
     storage: int
@@ -87,7 +91,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """The modes that a call is made in: grad mode, inference mode, and autocast of each kind of device."""
+    """The modes of a call: grad mode, inference mode, and autocast of each kind of device."""
 
     grad: bool
     inference: bool
@@ -95,21 +99,21 @@ class Mode:
 
     @staticmethod
     def of(ambient: Ambient) -> Mode:
-        """As an observer has recorded them."""
+        """The modes in an observer's record."""
         autocast = tuple((device, on, str(dtype)) for device, on, dtype in ambient.autocast)
         return Mode(ambient.grad_mode, ambient.inference_mode, autocast)
 
     @staticmethod
     def now() -> Mode:
-        """Those of this thread."""
+        """The present modes of this thread."""
         return Mode.of(record_ambient())
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: `torch.add`, `torch.Tensor.mul_`, or an attribute, `torch.Tensor.T.__get__`.
+    """One call, such as `torch.add`, `torch.Tensor.mul_`, or for an attribute `torch.Tensor.T.__get__`.
 
-    `results` is the pattern that names what is new among what it returns; None if nothing is.
+    `results` is the pattern that names the new tensors of its result; None if there are none.
     """
 
     callee: str
@@ -121,8 +125,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A function of no branches. `parameters` are trees of inputs; an input that is used and stands in none
-    of them is read from outside, as a global. `mode` is that in which it is called."""
+    """A function without branches.
+
+    `parameters` are trees of inputs. An input that is used, and is in none of them, is read from outside as a
+    global. `mode` is the mode in which the function is called.
+    """
 
     storages: tuple[Storage, ...]
     inputs: tuple[Input, ...]
@@ -157,7 +164,7 @@ def recording_leaves(tree: Tree | None) -> Iterator[Ref | Lit]:
 
 
 def names(*trees: Tree | None) -> Iterator[str]:
-    """The names in trees, from left to right; what a pattern ignores is none.
+    """The names in trees, from left to right, without those that a pattern ignores.
 
     >>> list(names(Seq("tuple", (Ref("x0"), Lit("2"))), Ref("v1")))
     ['x0', 'v1']
@@ -171,14 +178,14 @@ def names(*trees: Tree | None) -> Iterator[str]:
 
 
 def operands(call: Call) -> Iterator[Tree]:
-    """All that a call is given."""
+    """The positional and keyword arguments of a call."""
     yield from call.operands
     for _, tree in call.keywords:
         yield tree
 
 
 def map_recording_leaves(tree: Tree, change: Callable[[Ref | Lit], Tree]) -> Tree:
-    """The tree with other leaves."""
+    """The tree with each leaf changed by `change`."""
     match tree:
         case Seq(kind, items):
             return Seq(kind, tuple(map_recording_leaves(item, change) for item in items))
@@ -189,7 +196,7 @@ def map_recording_leaves(tree: Tree, change: Callable[[Ref | Lit], Tree]) -> Tre
 
 
 def with_operands(call: Call, change: Callable[[Ref | Lit], Tree]) -> Call:
-    """The call with other leaves in what it is given."""
+    """The call with each leaf of its arguments changed by `change`."""
     return replace(
         call,
         operands=tuple(map_recording_leaves(tree, change) for tree in call.operands),
@@ -198,7 +205,7 @@ def with_operands(call: Call, change: Callable[[Ref | Lit], Tree]) -> Call:
 
 
 def used_names(recording: Recording) -> set[str]:
-    """The names that the function uses; that of an argument which it only gets is none of them."""
+    """The names that the function uses. An argument that it only gets is not used."""
     given = (tree for call in recording.calls for tree in operands(call))
     return set(names(*given, recording.returns))
 
@@ -215,8 +222,7 @@ def globals_of(recording: Recording) -> list[str]:
 
 
 def tidy_recording(recording: Recording) -> Recording:
-    """The recording without inputs and storages that nothing needs, and with names and numbers that have no
-    gaps."""
+    """The recording without unused inputs and storages, with names and numbers without gaps."""
     needed = used_names(recording) | set(names(*recording.parameters))
     kept = {i for i in range(len(recording.inputs)) if f"x{i}" in needed}
     for i in sorted(kept, reverse=True):
@@ -256,7 +262,7 @@ def tidy_recording(recording: Recording) -> Recording:
 
 
 def _inputs_with_bases_first(inputs: Sequence[Input], kept: Sequence[int]) -> list[int]:
-    """The inputs in an order in which they can be made."""
+    """The inputs in an order in which each comes after its base."""
     order: list[int] = []
     for i in kept:
         chain = []

@@ -1,8 +1,9 @@
-"""A recorded function as Python source: what is printed is what runs.
+"""Script text: a recorded function as Python source, which is what runs and what is printed.
 
-As for programs (`fuzz.program.printer`), the text is a module that imports torch alone, and defines `make()`,
-which makes fresh arguments, and the function `f`. An input that `f` reads from outside is a global that
-`make` sets."""
+In: a `Recording`. Out: the text of a module that imports only torch, as for programs
+(`fuzz.program.printer`). It defines `make()`, which makes fresh arguments, and the function `f`. An input
+that `f` reads from outside is a global that `make` sets.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +44,18 @@ from fuzz.program.printer import Loaded, definitions
 from fuzz.program.statements import describe
 
 SHORT = 32
-"""Elements that are printed as numbers; more of them are printed as bytes."""
+"""The most elements that are printed as numbers; more elements are printed as bytes."""
 
 
 def load(recording: Recording) -> Loaded:
-    """Compile and execute the text of a recorded function (its definitions: nothing of it runs yet)."""
+    """Execute the text of a recorded function. That only makes its definitions."""
     text = render(recording)
     namespace = definitions(text, "recording")
     return Loaded(text, namespace["make"], namespace["f"])
 
 
 def render(recording: Recording) -> str:
-    """The function's text: a complete Python module."""
+    """The text of a recorded function: a complete Python module."""
     lines = ["import torch", "", "", "def make():"]
     made = list(_make_function_text(recording))
     if any("base64." in line for line in made):
@@ -107,7 +108,7 @@ def _names(wanted: Sequence[str]) -> str:
 
 
 def is_plain(one: Input, storage: Storage) -> bool:
-    """Whether an input is all of its storage, in row-major order."""
+    """Whether an input shows all of its storage, contiguously."""
     whole = one.offset == 0 and storage.length == math.prod(one.size) and one.dtype == storage.dtype
     return whole and (
         storage.length == 0 or _steps(one.size, one.stride) == _steps(one.size, contiguous_strides(one.size))
@@ -119,7 +120,7 @@ def _steps(size: Size, stride: Size) -> list[int]:
 
 
 def _root_text(name: str, one: Input, storage: Storage) -> Iterator[str]:
-    """A tensor with a storage of its own, which is no view."""
+    """The lines that make a tensor with a storage of its own, which is no view."""
     if is_plain(one, storage):
         yield f"{name} = {_values_text(storage, one.size, one.storage)}"
         return
@@ -129,7 +130,7 @@ def _root_text(name: str, one: Input, storage: Storage) -> Iterator[str]:
 
 
 def _view_text(name: str, one: Input, recording: Recording) -> Iterator[str]:
-    """A tensor on another one's storage."""
+    """The lines that make a tensor on the storage of another one."""
     assert one.base is not None
     base, at = recording.inputs[one.base], f"x{one.base}"
     hidden = {"detach": ".detach()", "data": ".data"}.get(one.via, "")
@@ -148,10 +149,12 @@ def _view_text(name: str, one: Input, recording: Recording) -> Iterator[str]:
 
 
 def _reinterpreted_text(at: str, one: Input, base: Input, recording: Recording) -> str:
-    """All of a storage as elements of another dtype."""
+    """An expression for a whole storage as elements of another dtype."""
     old, new = dtype_of(base.dtype).itemsize, dtype_of(one.dtype).itemsize
     storage = recording.storages[base.storage]
-    whole = storage.length * dtype_of(storage.dtype).itemsize // new * new  # bytes of whole elements
+    whole = (
+        storage.length * dtype_of(storage.dtype).itemsize // new * new
+    )  # bytes, without an incomplete last element
     length = whole // old
     flat = f"{at}.as_strided(({length},), (1,), 0)"
     if REAL_OF.get(one.dtype) == base.dtype:
@@ -162,7 +165,7 @@ def _reinterpreted_text(at: str, one: Input, base: Input, recording: Recording) 
 
 
 def _values_text(storage: Storage, size: Size, number: int) -> str:
-    """A fresh tensor of some elements."""
+    """An expression for a fresh tensor with the elements of a storage."""
     dtype, device = f"dtype=torch.{storage.dtype}", ""
     if storage.device != "cpu":
         device = f', device="{storage.device}"'
@@ -183,7 +186,7 @@ def _values_text(storage: Storage, size: Size, number: int) -> str:
 
 
 def as_tensor(storage: Storage) -> torch.Tensor:
-    """The elements of a storage that has them as bytes."""
+    """The elements of a storage whose values are bytes, as a tensor."""
     assert isinstance(storage.values, bytes)
     if not storage.values:
         return torch.empty(0, dtype=dtype_of(storage.dtype))
@@ -191,7 +194,7 @@ def as_tensor(storage: Storage) -> torch.Tensor:
 
 
 def as_bytes(tensor: torch.Tensor) -> bytes:
-    """The elements of a contiguous tensor."""
+    """The elements of a contiguous tensor as bytes."""
     flat = tensor.detach().reshape(-1).cpu().contiguous()
     return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
 
@@ -201,7 +204,7 @@ def as_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def _parameters(recording: Recording) -> list[str]:
-    """A name for each parameter: the input's own, unless it is nested or has been passed before."""
+    """A name for each parameter: the input's own, unless it is nested or was passed before."""
     found: list[str] = []
     for i, tree in enumerate(recording.parameters):
         own = isinstance(tree, Ref) and tree.name not in found
@@ -237,7 +240,7 @@ def _path_texts(tree: Tree, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _mode_text(entry: Mode, mode: Mode) -> str:
-    """The `with` that leads from one mode to another; "" if they are the same."""
+    """The `with` statement that changes one mode into another; "" if they are equal."""
     managers = []
     grad = entry.grad
     if mode.inference != entry.inference:
@@ -260,7 +263,7 @@ def _line(call: Call) -> str:
 
 
 def _pattern(tree: Tree) -> str:
-    """What names the results, without the outermost brackets."""
+    """The target of an assignment for a pattern, without the outermost brackets."""
     if isinstance(tree, Seq):
         return ", ".join(map(tree_text, tree.items)) + ("," if len(tree.items) == 1 else "")
     return tree_text(tree)
@@ -351,7 +354,7 @@ _NAMED = (torch.dtype, torch.layout, torch.memory_format)
 
 
 def constant_text(value: Any) -> str | None:
-    """A Python value as source; None if it has none that needs torch alone.
+    """A Python value as source; None if there is no source that needs only torch.
 
     >>> constant_text((torch.float32, float("inf"), None))
     '(torch.float32, float("inf"), None)'
@@ -382,9 +385,9 @@ def constant_text(value: Any) -> str | None:
 
 
 def upcast(recording: Recording) -> Recording | None:
-    """The same function in float64 and complex128: the reference of the error policy.
+    """The same function in float64 and complex128, for the reference of the error policy.
 
-    None if there is none, because it looks at the bytes of floating point numbers.
+    None if the function looks at the bytes of floating point numbers, so that there is no such function.
     """
     viewed = any(
         one.base is not None and one.dtype != recording.inputs[one.base].dtype for one in recording.inputs
@@ -393,7 +396,7 @@ def upcast(recording: Recording) -> Recording | None:
         return None
     calls = tuple(_upcast_call(call) for call in recording.calls)
     if any(not set(names(*operands(call))) for call in calls):
-        # What has no operands that are tensors makes one of the default dtype.
+        # A call without tensor operands makes a tensor of the default dtype.
         wanted = Lit("torch.float64")
         calls = (Call("torch.set_default_dtype", (wanted,), (), None, recording.mode), *calls)
     return replace(

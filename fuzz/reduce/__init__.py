@@ -1,6 +1,7 @@
-"""The reducer: a smaller program that is still interesting.
+"""Reduce: make a generated program smaller while it stays interesting.
 
-It is the search of `fuzz.reduce.search` on the IR, with the passes of `fuzz.reduce.passes`.
+In: a program of the IR and a predicate. Out: a `Reduction`. The search is `fuzz.reduce.search`, which the
+minifier uses too. The passes are in `fuzz.reduce.passes`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["Reduction", "ReductionError", "reduce"]
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The smallest program found, and what it cost: `evaluations` calls of the predicate."""
+    """The smallest program found, and the number of calls of the predicate (`evaluations`)."""
 
     program: Program
     evaluations: int
@@ -32,15 +33,22 @@ def reduce(
     budget: int = 200,
     ahead: Callable[[Program], None] | None = None,
 ) -> Reduction:
-    """The smallest program that the passes find for which `interesting` stays true.
+    """Find the smallest program that the passes reach while `interesting` stays true.
 
-    At most `budget` programs are evaluated, the given one among them; a program is never evaluated twice, and
-    each one is valid (`check`). The result is the same on every run if `interesting` is a function of the
-    program. An exception of `interesting` is passed on. `ahead` is told of what may be asked next, to begin
-    with it: the answers decide, so that the result is the same.
+    Every candidate is valid (`check`), and no program is evaluated twice. The result is the same on every run
+    if `interesting` depends only on the program.
 
-    Raises ReductionError if the given program is not interesting, ProgramError if it is not valid,
-    ValueError for a budget below 1.
+    Args:
+        program: the program to make smaller.
+        interesting: the predicate. Its exceptions are passed on.
+        budget: the most programs that are evaluated, the given one among them.
+        ahead: gets programs that may be evaluated next, so that their evaluation can begin early. The answers
+            decide, so the result does not depend on it.
+
+    Raises:
+        ReductionError: the given program is not interesting.
+        ProgramError: the given program is not valid.
+        ValueError: the budget is below 1.
 
     >>> from fuzz.choices import Random
     >>> from fuzz.generate import generate

@@ -1,21 +1,23 @@
-"""The search for something smaller that is still interesting: what every reducer here does.
+"""Search: find a smaller subject that is still interesting, for every reducer of this project.
 
-A *pass* lists independent edits of a subject and applies any set of them at once; the search tries all of
-them, then halves, and so on, and keeps what the subject can do without, pass after pass, round after round,
-until a round changes nothing. A pass must guarantee:
+In: a subject, passes, and a predicate. Out: the smallest subject found. A *pass* lists independent edits of a
+subject, and applies any set of them at once. The search tries all edits of a pass, then halves, and so on
+(delta debugging: A. Zeller, R. Hildebrandt, Simplifying and isolating failure-inducing input, IEEE TSE 28,
+2002). It keeps what the subject can do without. It runs all passes again until a round changes nothing. A
+pass must have four properties:
 
-* **smaller**: a subject with edits applied has a smaller `measure`; candidates that have not are dropped
-  unseen, so every loop over passes ends, and no pass can undo another's work for ever;
-* **deterministic**: edits and their order depend on the subject alone, so a search can be repeated;
-* **total**: any subset of its edits can be asked for. One that makes nothing valid may give None or a
-  subject that is not `valid`: that costs no evaluation and need not be arranged beforehand;
-* **one purpose**: an edit changes one thing, so that whatever is left of a subject is needed.
+* **smaller**: a subject with edits applied has a smaller `measure`. Other candidates are dropped without an
+  evaluation. So every loop over passes ends, and no pass undoes the work of another for ever.
+* **deterministic**: edits and their order depend only on the subject, so a search can be repeated.
+* **total**: any subset of its edits can be applied. If the result is not valid, the pass may give None, or a
+  subject that is not `valid`. That costs no evaluation.
+* **one purpose**: an edit changes one thing, so that everything left in a subject is needed.
 
-Two subjects may be looked at at once (`ahead`): what is asked next is known before the answer is, as most
-answers are no. Which is chosen does not depend on it.
+Two subjects may be evaluated at once (`ahead`). The next subject is known before the answer, because most
+answers are no. The result does not depend on that.
 
-Whether a subject is interesting is the caller's to say, and is all that is known of it: to stay with one
-bug, say "gives the same bucket", not "fails".
+The predicate is all that the search knows of a subject. To stay with one bug, it should say "gives the same
+bucket", not "fails".
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ S = TypeVar("S", bound=Hashable)
 
 
 class ReductionError(ValueError):
-    """The subject is not interesting to begin with, so there is nothing to keep."""
+    """The given subject is not interesting, so there is nothing to keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pass(Generic[S]):
-    """One way to make subjects smaller: its edits of one, and the subject with some of them applied."""
+    """One way to make subjects smaller: it lists edits of a subject, and applies some of them."""
 
     name: str
     edits: Callable[[S], Sequence[Edit]]
@@ -43,8 +45,11 @@ class Pass(Generic[S]):
 
 @dataclass(frozen=True, slots=True)
 class ReductionProblem(Generic[S]):
-    """How a kind of subjects is made smaller: the passes in the order of their gain, the size that each must
-    lessen, and whether a candidate may be evaluated at all."""
+    """How subjects of a kind are made smaller.
+
+    It has the passes in the order of their gain, the size that each step must lessen, and a test if a
+    candidate may be evaluated at all.
+    """
 
     passes: Sequence[Pass[S]]
     measure: Callable[[S], tuple[int, ...]]
@@ -59,14 +64,25 @@ def reduce_subject(
     budget: int,
     ahead: Callable[[S], None] | None = None,
 ) -> tuple[S, int]:
-    """The smallest subject that the passes find for which `interesting` stays true, and the evaluations.
+    """Find the smallest subject that the passes reach while `interesting` stays true.
 
-    At most `budget` subjects are evaluated, the given one among them, and none twice; each one is valid.
-    The result is the same on every run if `interesting` is a function of the subject. Its exceptions are
-    passed on. `ahead` is told, before each question, of the subject that is asked about next if the answer is
-    no, as most are: so that two can be looked at at once.
+    Every evaluated subject is valid, and none is evaluated twice. The result is the same on every run if
+    `interesting` depends only on the subject.
 
-    Raises ReductionError if the given subject is not interesting, ValueError for a budget below 1.
+    Args:
+        start: the subject to make smaller.
+        how: the passes, the measure and the validity.
+        interesting: the predicate. Its exceptions are passed on.
+        budget: the most subjects that are evaluated, the given one among them.
+        ahead: before each evaluation, gets the subject that comes next if the answer is no, as most are. So
+            two can be evaluated at once.
+
+    Returns:
+        The smallest subject, and the number of evaluations.
+
+    Raises:
+        ReductionError: the given subject is not interesting.
+        ValueError: the budget is below 1.
 
     >>> halves = Pass("halves", lambda n: [n // 2], lambda n, edits: n // 2)
     >>> problem = ReductionProblem((halves,), lambda n: (n,), lambda n: True)
@@ -118,7 +134,7 @@ class _Search(Generic[S]):
         return self._interesting(subject)
 
     def run(self, one: Pass[S]) -> None:
-        """Find out which of a pass's edits the best subject can do without."""
+        """Apply those edits of a pass that the best subject can do without."""
         subject = self.best
         edits = one.edits(subject)
         self._accept_by_halves(one, subject, frozenset(), list(edits))
@@ -131,8 +147,10 @@ class _Search(Generic[S]):
         edits: Sequence[Edit],
         after: Sequence[Edit] = (),
     ) -> frozenset[Edit]:
-        """Add as many of the edits as possible to the accepted ones: all, or each half in turn. `after` are
-        those that come next."""
+        """Add as many of the edits as possible to the accepted ones: all, or each half in turn.
+
+        `after` has the edits that come next.
+        """
         if not edits or not self.left:
             return accepted
         wanted = accepted | frozenset(edits)

@@ -1,7 +1,7 @@
-"""The legend of bucket names: each word of an argument pattern, with its meaning.
+"""Bucket legend: the meaning of each word in the names of buckets.
 
-The grammar is that of `fuzz.corpus.buckets.bucket`. A word stands as it is in a pattern; `a` stands for any
-letter.
+The grammar is that of `fuzz.corpus.buckets.bucket`. The words of the legend are those of a pattern. `a`
+stands for any letter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PARTS = (
     ("a:grad a~ =", "the arguments, and how they share memory; then what is done in and after the call"),
     ("a | a b", "the arguments of the first call, and after | those of a later call"),
 )
-"""The parts of a bucket's name, in their order: an example, and its meaning."""
+"""The parts of a bucket's name in their order, each with an example and its meaning."""
 
 ARGUMENTS = (
     ("a", "a tensor that owns its memory; each memory has a letter. float32, unless a dtype follows"),
@@ -55,7 +55,7 @@ ARGUMENTS = (
     ("=", "the same object as an earlier argument"),
     ("nothing", "no tensor"),
 )
-"""The words of arguments, each after a letter and its mark."""
+"""The words of arguments, which follow a letter and its mark."""
 
 STEPS = (
     ("no-grad", "the call is under no_grad"),
@@ -73,4 +73,4 @@ STEPS = (
     ("require argument", "an argument is made to require grad after the call"),
     ("require result", "a result is made to require grad after the call"),
 )
-"""What is done in and after a call, in the order of a pattern."""
+"""The words of a call and of the steps after it, in the order of a pattern."""

@@ -1,9 +1,8 @@
-"""Causes: the buckets of a campaign that are one fault, each fault one row.
+"""Causes: group the buckets of a campaign that are one bug, so that each bug is one row.
 
-In: a `Summary`. Out: `Cause`s, worst first. Buckets of exceptions are grouped by the exception's type, the
-gist of its message and the function that raised it, whatever the operators of their programs; where the
-function is not known, as in files of earlier versions, by their signature. Every other bucket is a cause by
-itself.
+In: a `Summary`. Out: `Cause`s, worst first. Buckets of exceptions are grouped by type, gist of the message,
+and the function that raised, whatever the operators of their programs. Files of earlier versions do not have
+the function; then the signature stands for it. Every other bucket is a cause of its own.
 """
 
 from __future__ import annotations
@@ -29,11 +28,14 @@ NEWS = (NEW, RECORDED, KNOWN)
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One fault of one target: its buckets, the one that shows it best first.
+    """One bug of one target.
 
-    `news` is one of `NEWS`, that of its newest bucket; `issue` its number in pytorch/pytorch, if it has one,
-    and `file` the recorded case that explains it, "" if none does. `origin` is the function that raised, ""
-    if nothing did.
+    Attributes:
+        buckets: its buckets, the most instructive first.
+        news: one of `NEWS`, that of its newest bucket.
+        issue: its number in pytorch/pytorch, if it has one.
+        file: the recorded case that explains it, or "".
+        origin: the function that raised, or "".
     """
 
     name: str
@@ -48,7 +50,7 @@ class Cause:
 
     @property
     def count(self) -> int:
-        """How many findings it stands for."""
+        """The number of its findings."""
         return sum(bucket.count for bucket in self.buckets)
 
     @property
@@ -58,8 +60,10 @@ class Cause:
 
 
 def causes(summary: Summary) -> list[Cause]:
-    """The causes of a campaign: worst first; of equally bad ones what is new, sure, seen in
-    results or arguments, frequent, and small."""
+    """The causes of a campaign, worst first.
+
+    Equally bad ones are in this order: new, certain, visible in results or arguments, frequent, small.
+    """
     grouped: dict[tuple[str, str], list[Bucket]] = {}
     for bucket in summary.buckets:
         grouped.setdefault((bucket.target, cause_name(bucket)), []).append(bucket)
@@ -68,7 +72,7 @@ def causes(summary: Summary) -> list[Cause]:
 
 
 def cause_name(bucket: Bucket) -> str:
-    """What buckets of one cause have in common, as text."""
+    """The name of a bucket's cause, which is equal for all its buckets."""
     finding, seen = bucket.finding, bucket.example.seen
     if finding.eager != NO_EXCEPTION:
         return bucket.name
@@ -99,14 +103,14 @@ def _cause(name: str, group: Sequence[Bucket], summary: Summary) -> Cause:
 
 
 def news_of(bucket: Bucket, summary: Summary) -> str:
-    """Whether a bucket is new, recorded in the corpus, or a known issue."""
+    """Whether a bucket is new, recorded in the corpus, or a known issue: one of `NEWS`."""
     if summary.standing(bucket) is not None:
         return KNOWN
     return NEW if summary.record(bucket) is None else RECORDED
 
 
 def _worth(bucket: Bucket, summary: Summary) -> tuple[int, int, int, int, int]:
-    """Lower shows a cause better."""
+    """A key by which the bucket that shows a cause best comes first."""
     example = bucket.example
     news = NEWS.index(news_of(bucket, summary))
     state = STATES.index(example.state)
@@ -115,18 +119,18 @@ def _worth(bucket: Bucket, summary: Summary) -> tuple[int, int, int, int, int]:
 
 def _order(cause: Cause) -> tuple[bool, int, int, int, bool, int, int, int, str]:
     best = cause.best
-    # None of the fresh workers has shown it: chance, or what another case left behind.
+    # No fresh worker has shown it, so it is chance or due to an earlier case.
     doubtful = best.example.state == "unconfirmed"
     sure = ("shown", "confirmed", "unreduced", "flaky", "unconfirmed").index(best.example.state)
     news = NEWS.index(cause.news)
     size = best.example.statements
-    # Memory that no argument shows: a custom operator's, say, of which its schema says nothing.
+    # The memory belongs to no argument, as that of a custom operator with a wrong schema.
     hidden = best.finding.path.startswith("tensor")
     order = (cause.severity, news, max(sure - 1, 0), hidden, -cause.count, size, best.first_case, cause.name)
     return doubtful, *order
 
 
 def _frame(message: str) -> str:
-    """Where a process died, as the message of its death has it."""
+    """The place where a process died, from the message of its death."""
     found = re.search(r", in ([^()]*)\); eager returns$", message)
     return found[1] if found else ""

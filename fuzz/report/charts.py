@@ -1,6 +1,6 @@
-"""Drawings for the report's page: inline SVG whose colours come from the page's style sheet.
+"""Charts: the drawings of the report's page, as inline SVG with colours of the page's style sheet.
 
-Each function gives the text of one `<svg>` element, in which labels are escaped.
+Each function returns the text of one `<svg>` element. Labels are escaped.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from itertools import groupby
 from math import log10
 
 WIDTH, HEIGHT, MARGIN = 640, 120, 34
-# Cells of a heat map are of one of so many strengths, by orders of magnitude.
+# The number of strengths of a heat map's cells, by orders of magnitude.
 STRENGTHS = 5
 _OUTCOMES = ("agree", "poisoned", "refused", "findings")
 
 
 def bars_chart(values: Sequence[float], unit: str, end: str, label: str) -> str:
-    """A value for each stretch of a time axis that ends at `end`, as bars from zero."""
+    """Bars from zero, one for each stretch of a time axis that ends at `end`."""
     top = max(values, default=0.0) or 1.0
     step = (WIDTH - MARGIN) / max(len(values), 1)
     parts = [
@@ -30,7 +30,7 @@ def bars_chart(values: Sequence[float], unit: str, end: str, label: str) -> str:
 
 
 def steps_chart(values: Sequence[float], unit: str, end: str, label: str) -> str:
-    """A count that only grows, over a time axis that ends at `end`."""
+    """A step line of a count that only grows, over a time axis that ends at `end`."""
     top = max(values, default=0.0) or 1.0
     step = (WIDTH - MARGIN) / max(len(values), 1)
     points = f"M{MARGIN} {HEIGHT}"
@@ -51,7 +51,7 @@ def _framed_chart(inside: str, top: str, end: str, label: str, kind: str) -> str
 
 
 def shares_chart(counts: Mapping[str, int], label: str) -> str:
-    """How the cases of a target came out, as one bar of parts. `counts` has the outcomes and `cases`."""
+    """One bar with a part for each outcome of a target's cases. `counts` has the outcomes and `cases`."""
     total = counts["cases"] or 1
     parts, left = [], 0.0
     for name in _OUTCOMES:
@@ -69,7 +69,7 @@ def shares_chart(counts: Mapping[str, int], label: str) -> str:
 
 
 def heat_strength(count: int, most: int) -> int:
-    """How strong a cell is drawn: 0 for none, else 1 to STRENGTHS by the logarithm of its count.
+    """The strength of a cell: 0 for none, else 1 to STRENGTHS by the logarithm of its count.
 
     >>> heat_strength(0, 1000), heat_strength(1, 1000), heat_strength(1000, 1000)
     (0, 1, 5)
@@ -82,13 +82,13 @@ def heat_strength(count: int, most: int) -> int:
 
 
 def heat_chart(names: Sequence[str], pairs: Mapping[tuple[str, str], int], *, cell: int, labels: bool) -> str:
-    """Every pair of `names`, each as a square as strong as it is frequent; one never met stays empty.
+    """A heat map with a square for each pair of `names`, as strong as the pair is frequent.
 
-    `pairs` has each pair once, in alphabetical order. A square is `cell` wide; with `labels`, rows and
-    columns are named.
+    `pairs` has each pair once, in alphabetical order; a pair that never occurred is empty. A square is `cell`
+    wide. With `labels`, rows and columns are named.
     """
     most = max((pairs.get(_pair(a, b), 0) for y, a in enumerate(names) for b in names[:y]), default=0)
-    # A row is drawn as horizontal strokes, one for neighbours of the same strength: few characters.
+    # One horizontal stroke for neighbours of equal strength needs few characters.
     strokes: dict[int, str] = {}
     reached = 0
     for y, a in enumerate(names):
@@ -113,7 +113,7 @@ def heat_chart(names: Sequence[str], pairs: Mapping[tuple[str, str], int], *, ce
 
 
 def _label(name: str, place: int, cell: int) -> str:
-    """The name of a row on its left, and of a column above its first square."""
+    """The label of a row, on its left, and of a column, above its first square."""
     text = escape(name)
     return (
         f'<text x="-4" y="{place + 0.8 * cell:.1f}" text-anchor="end">{text}</text>'

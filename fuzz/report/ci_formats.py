@@ -1,8 +1,9 @@
-"""A campaign for continuous integration: JUnit XML and SARIF 2.1.0, as functions of a `Summary`.
+"""CI formats: a campaign as JUnit XML and SARIF 2.1.0, for continuous integration.
 
-A bucket is a failed test in JUnit and a result in SARIF; one that is a known issue is skipped, or suppressed.
-With `only`, such as what a comparison of two campaigns has found in the second alone, other buckets are left
-out. What targets printed is made printable first: XML has no form for most control characters.
+In: a `Summary`. Out: text. A bucket is a failed test in JUnit, and a result in SARIF. A known issue is a
+skipped test, or a suppressed result. If `only` is given, other buckets are left out; a comparison of two
+campaigns gives those that only the second one has. Control characters in texts of targets are replaced,
+because XML cannot represent most of them.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schem
 
 
 def junit_text(summary: Summary, only: Sequence[Bucket] | None = None) -> str:
-    """A campaign as JUnit XML: a suite for each target, with a test for each bucket and one for the rest.
+    """A campaign as JUnit XML: a suite for each target.
 
-    The last test of a suite, "campaign", fails (as an error) where the fuzzer itself had troubles.
+    A suite has a test for each bucket, and one for all other cases. Its last test, "campaign", is an error if
+    the fuzzer itself had troubles.
     """
     shown = summary.buckets if only is None else only
     root = ElementTree.Element("testsuites", name="aotfuzz")
@@ -64,15 +66,15 @@ def _set_counts(element: ElementTree.Element) -> None:
     tests = list(element.iter("testcase"))
     element.set("tests", str(len(tests)))
     for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
-        if element.tag == "testsuite" or tag != "skipped":  # which Jenkins's schema has for suites alone
+        if element.tag == "testsuite" or tag != "skipped":  # Jenkins's schema has it for suites only
             element.set(attribute, str(sum(test.find(tag) is not None for test in tests)))
 
 
 def sarif_text(summary: Summary, only: Sequence[Bucket] | None = None) -> str:
     """A campaign as one run of SARIF 2.1.0: a rule for each clause of the contract, a result for each bucket.
 
-    A result lies where its script is, has the bucket for its fingerprint, so that it is the same one on the
-    next night, and is suppressed where it is a known issue.
+    The location of a result is its script. Its fingerprint is the bucket, so that it is the same result on
+    the next night. A known issue is suppressed.
     """
     shown = summary.buckets if only is None else only
     troubles = [

@@ -1,4 +1,4 @@
-"""Two torches side by side as one HTML page that, like a campaign's, needs nothing else."""
+"""Comparison page: a comparison of two versions of torch as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEMPLATE = "comparison.html.jinja"
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One bucket as the page shows it; `source` and `script` are "" where there is no room."""
+    """One bucket on the page. `source` and `script` are "" if there is no room."""
 
     bucket: Bucket
     anchor: str
@@ -48,7 +48,7 @@ class _Section:
 
 
 def comparison_page(difference: TorchDifference) -> str:
-    """The text of the page."""
+    """The text of the HTML page."""
     before, after = difference.before, difference.after
     examined, hidden = _examined_sections(difference)
     others = [
@@ -94,7 +94,7 @@ def compare_command(difference: TorchDifference) -> str:
 
 
 def _examined_sections(difference: TorchDifference) -> tuple[list[_Section], int]:
-    """A section for each kind of which programs are reduced, and how many buckets have no source there."""
+    """A section for each kind of transition with reduced programs, and how many buckets lack a source."""
     sections, room, hidden = [], MOST_TEXT, 0
     for kind in EXAMINED:
         entries = []

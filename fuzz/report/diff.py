@@ -1,6 +1,6 @@
-"""Two campaigns held against each other: two versions of torch, two commits, two compilers.
+"""Diff: compare two campaigns, as of two versions of torch, two commits or two compilers.
 
-difference = compare(before, after)
+difference = compare_campaigns(before, after)
 difference.only_after       # buckets that the first campaign does not have
 """
 
@@ -19,9 +19,9 @@ _COUNTS = ("cases", "agree", "poisoned", "refused", "findings", "crashes", "time
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Buckets by where they occur, on the targets that both campaigns have.
+    """The buckets of two campaigns by where they occur, on the targets that both have.
 
-    `caveats` say in words why a bucket may be missing for another reason than that it is gone.
+    `caveats` say in words for which other reasons a bucket may be missing.
     """
 
     before: Summary
@@ -34,10 +34,10 @@ class Difference:
 
 
 def compare_campaigns(before: Summary, after: Summary) -> Difference:
-    """What differs between two campaigns.
+    """Compare two campaigns.
 
-    Campaigns of one target each are compared whatever these targets are called: a bucket's name does not
-    depend on the target.
+    Two campaigns of one target each are compared although the targets' names differ, because a bucket's name
+    does not depend on the target.
     """
     lone = len(before.tallies) == len(after.tallies) == 1
     shared = tuple(name for name in before.tallies if name in after.tallies)
@@ -83,7 +83,7 @@ def diff_table(difference: Difference) -> str:
 
 
 def campaign_facts(before: Summary, after: Summary) -> list[tuple[str, object, object]]:
-    """Versions, targets and bounds of two campaigns, as rows of a table."""
+    """The versions, targets and bounds of two campaigns, as rows of a table."""
     facts: list[tuple[str, object, object]] = [
         (name, before.versions.get(name, ""), after.versions.get(name, ""))
         for name in dict.fromkeys([*before.versions, *after.versions])
@@ -99,7 +99,7 @@ def campaign_facts(before: Summary, after: Summary) -> list[tuple[str, object, o
 
 
 def tally_differences(before: Summary, after: Summary, names: tuple[str, str] = ("first", "second")) -> str:
-    """The counts of two campaigns by target, one row for each of both, which are called by `names`."""
+    """The counts of two campaigns by target, with a row for each campaign, which `names` gives."""
     rows = [
         (name, which, *(getattr(summary.tallies[name], count) for count in _COUNTS))
         for name in dict.fromkeys([*before.tallies, *after.tallies])

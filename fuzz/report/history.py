@@ -1,9 +1,10 @@
-"""Campaigns of many nights as one table: which faults are new, which stand, which were not seen again.
+"""History: the campaigns of many nights, and which bugs are new, stand, or were not seen again.
+
+In: `Summary`s. Out: a `History`. A fault is a cause (`fuzz.report.causes`) of one target. Nights are in the
+order in which they began.
 
     history = campaign_history([summarize(store) for store in stores])
     history.faults[0].counts      # findings by night, None where its target did not run
-
-A fault is a cause (`fuzz.report.causes`) of one target. Nights are in the order in which they began.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _MOST_COLUMNS = 7
 
 
 class Course(StrEnum):
-    """What became of a fault: by the last night that ran its target, and those before it."""
+    """What became of a fault, by the last night that ran its target and the nights before it."""
 
     NEW = "new"
     BACK = "back"
@@ -32,7 +33,10 @@ class Course(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """One campaign. `causes` is how many distinct faults it found, `silent` how many of these are silent."""
+    """One campaign.
+
+    `causes` is the number of bugs that it found, `silent` the number of silent ones among them.
+    """
 
     folder: str
     started: str
@@ -48,25 +52,28 @@ class Night:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A cause through the nights: as the last night that has it shows it, and its findings in each night,
-    None where its target did not run."""
+    """A cause through the nights.
+
+    It has the cause as the last night with it shows it, and the number of findings in each night, or None if
+    its target did not run.
+    """
 
     cause: Cause
     counts: tuple[int | None, ...]
 
     @property
     def nights(self) -> int:
-        """How many nights have it."""
+        """The number of nights that have it."""
         return sum(bool(count) for count in self.counts)
 
     @property
     def first(self) -> int:
-        """The first night that has it, as a place in `History.nights`."""
+        """The first night that has it, as an index of `History.nights`."""
         return next(place for place, count in enumerate(self.counts) if count)
 
     @property
     def course(self) -> Course:
-        """What became of it."""
+        """The course of the fault."""
         ran = [bool(count) for count in self.counts if count is not None]
         if not ran[-1]:
             return Course.UNSEEN
@@ -77,9 +84,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Nights, the oldest first, and faults: worst first, of equally bad ones what is new or back.
+    """The nights, the oldest first, and the faults, worst first; of equally bad ones news come first.
 
-    `caveats` say in words why a fault may be unseen for another reason than that it is gone.
+    `caveats` say in words for which other reasons a fault may be unseen.
     """
 
     nights: tuple[Night, ...]
@@ -87,18 +94,18 @@ class History:
     caveats: tuple[str, ...]
 
     def count(self, course: Course) -> int:
-        """How many faults went that way."""
+        """The number of faults with this course."""
         return sum(fault.course is course for fault in self.faults)
 
     @property
     def has_news(self) -> bool:
-        """Whether a last night has a fault that the night before had not, and no known issue covers it."""
+        """Whether a last night has a fault that the night before did not have and no known issue covers."""
         news = (Course.NEW, Course.BACK)
         return any(fault.course in news and fault.cause.news != KNOWN for fault in self.faults)
 
 
 def campaign_history(campaigns: Iterable[Summary]) -> History:
-    """The history of some campaigns, one at least, in any order."""
+    """The history of one or more campaigns, which may be in any order."""
     summaries = sorted(campaigns, key=lambda summary: summary.started)
     found = [causes(summary) for summary in summaries]
     latest = {(cause.target, cause.name): cause for night in found for cause in night}
@@ -129,7 +136,7 @@ def campaign_history(campaigns: Iterable[Summary]) -> History:
 
 
 def history_table(history: History) -> str:
-    """The history as text: the last nights, and every fault with its findings in these."""
+    """The history as text: the last nights, and every fault with its findings in them."""
     nights = history.nights[-_MOST_COLUMNS:]
     parts = [
         headline_of(history),
@@ -169,7 +176,7 @@ def history_table(history: History) -> str:
 
 
 def headline_of(history: History) -> str:
-    """The courses in a line.
+    """The numbers of faults by course, in one line.
 
     3 nights, 12 faults: 2 new, 1 back, 8 standing, 1 not seen
     """

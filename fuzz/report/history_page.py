@@ -1,4 +1,4 @@
-"""The history of many nights as one HTML page that, like a campaign's, needs nothing else."""
+"""History page: the history of many nights as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _REPORT = "report.html"
 
 
 def history_page(history: History, folder: Path) -> str:
-    """The text of the page.
+    """The text of the HTML page.
 
     Args:
         history: the nights.
-        folder: where the page will be, which its links to the pages of the nights are relative to. A night
-            without such a page has no link.
+        folder: the folder of the page. Links to the pages of the nights are relative to it. A night without a
+            page has no link.
     """
     links = [_link(night.folder, folder) for night in history.nights]
     most = max((count or 0 for fault in history.faults for count in fault.counts), default=0)
@@ -31,7 +31,7 @@ def history_page(history: History, folder: Path) -> str:
 
 
 class _Heat:
-    """The shade of a cell: 0 to 5, by the number of digits that a count has in base two."""
+    """The shade of a cell: 0 to 5, by the number of binary digits of a count."""
 
     def __init__(self, most: int) -> None:
         self.most = max(most.bit_length(), 1)
@@ -41,6 +41,6 @@ class _Heat:
 
 
 def _link(night: str, folder: Path) -> str:
-    """The address of a night's page, "" if it has none."""
+    """The address of a night's page, or ""."""
     page = Path(night) / _REPORT
     return quote(os.path.relpath(page, folder)) if night and page.is_file() else ""

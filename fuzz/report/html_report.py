@@ -1,10 +1,10 @@
-"""A campaign as one HTML page that needs nothing else: no network and no other file.
+"""HTML report: a campaign as one self-contained HTML page, without network and other files.
 
-It can be read in light and dark, on a narrow screen, on paper, and without its script, which only hides what
-does not match a filter and copies text. Everything that a program or a target made up is escaped, and the
-page's policy (Content-Security-Policy) forbids every other script and everything from outside. Sources,
-scripts and commands are shown up to MOST_TEXT characters in all, the worst first; the page says how many
-buckets have theirs in the campaign's folder only.
+In: a `Summary`. Out: the text of the page. It can be read in light and dark, on a narrow screen, on paper,
+and without its script, which only filters and copies text. Sources, scripts and commands are shown up to
+MOST_TEXT characters in all, the worst buckets first. The page says how many buckets have theirs only in the
+campaign's folder. Invariant: texts of programs and targets are escaped. The page's policy
+(Content-Security-Policy) forbids every other script, and everything from outside.
 """
 
 from __future__ import annotations
@@ -59,11 +59,10 @@ DOUBTS = {"unreduced": "not reduced", "flaky": "flaky", "unconfirmed": "not conf
 
 @dataclass(frozen=True, slots=True)
 class _BucketEntry:
-    """One bucket as the page shows it; `findings`, `source`, `script` and `steps` are empty where
-    there is no room.
+    """One bucket on the page. `findings`, `source`, `script` and `steps` are empty if there is no room.
 
-    `links` are the addresses of its corpus file and script, `record_link` that of the recorded case; `steps`
-    the commands that go on with it, each with its purpose.
+    `links` has the addresses of its corpus file and script, `record_link` that of the recorded case. `steps`
+    has the commands to go on with it, each with its purpose.
     """
 
     bucket: Bucket
@@ -82,7 +81,7 @@ class _BucketEntry:
 
 @dataclass(frozen=True, slots=True)
 class _CauseEntry:
-    """One cause as the page shows it: `state` is its news in lower case, `doubt` what is not sure of it."""
+    """One cause on the page. `state` is its news in lower case, `doubt` what is not certain about it."""
 
     cause: Cause
     anchor: str
@@ -93,11 +92,11 @@ class _CauseEntry:
 
 
 def report_page(summary: Summary, folder: Path | None = None) -> str:
-    """The text of the page.
+    """The text of the HTML page.
 
     Args:
         summary: the campaign.
-        folder: where the page will be, which its links are relative to; by default the campaign's folder.
+        folder: the folder of the page, to which its links are relative; by default the campaign's.
     """
     place = Path(summary.folder) if folder is None else folder
     entries = _cause_entries(summary, causes(summary), place)
@@ -144,7 +143,7 @@ def report_page(summary: Summary, folder: Path | None = None) -> str:
 
 
 def _content_policy(script: str) -> str:
-    """The policy that lets this script run and nothing else, and has nothing loaded."""
+    """The policy that allows this script only, and forbids loading anything."""
     digest = b64encode(sha256(script.encode()).digest()).decode()
     return (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
@@ -177,7 +176,7 @@ def _counts_in_order(names: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def _groups_by_target(entries: Sequence[_CauseEntry]) -> list[tuple[str, list[_CauseEntry]]]:
-    """The causes of each target, worst first; the target with the worst comes first."""
+    """The causes of each target, worst first. The target with the worst cause comes first."""
     groups: dict[str, list[_CauseEntry]] = {}
     for entry in entries:
         groups.setdefault(entry.cause.target, []).append(entry)
@@ -185,7 +184,7 @@ def _groups_by_target(entries: Sequence[_CauseEntry]) -> list[tuple[str, list[_C
 
 
 def rerun_command(summary: Summary) -> str:
-    """The command line that gives the same cases again."""
+    """The command line that runs the same cases again."""
     configuration = summary.configuration
     words = ["aotfuzz", "run"]
     for name in configuration.targets:
@@ -200,7 +199,10 @@ def rerun_command(summary: Summary) -> str:
 
 
 def _cause_entries(summary: Summary, found: Sequence[Cause], place: Path) -> list[_CauseEntry]:
-    """Each cause with its buckets, worst first. Those that show a cause best get their sources first."""
+    """Each cause with its buckets, worst first.
+
+    The buckets that show a cause best get their sources first.
+    """
     room = MOST_TEXT
     shown: dict[tuple[str, str], _BucketEntry] = {}
     best = [cause.best for cause in found]
@@ -243,7 +245,7 @@ def _bucket_entry(summary: Summary, bucket: Bucket, place: Path) -> _BucketEntry
 
 
 def next_steps(summary: Summary, bucket: Bucket) -> list[tuple[str, str]]:
-    """What to do next with a bucket whose files are there: command lines, each with its purpose."""
+    """The next commands for a bucket with files, each with its purpose."""
     file, script = summary.files[bucket.target, bucket.name]
     smaller = f"{Path(file).stem}-smaller.json"
     steps = [
@@ -262,12 +264,12 @@ def next_steps(summary: Summary, bucket: Bucket) -> list[tuple[str, str]]:
 
 
 def _link(file: str, place: Path) -> str:
-    """The address of a file, relative to the folder of the page: a folder that is moved keeps its links."""
+    """The address of a file relative to the page's folder, so that links survive a move of the folder."""
     return quote_from_bytes(os.fsencode(Path(os.path.relpath(file, place)).as_posix()))
 
 
 def _traits_html(summary: Summary) -> dict[str, dict[str, int]]:
-    """For each trait how many cases of all targets came out how."""
+    """For each trait the number of cases of all targets, by outcome."""
     found: dict[str, dict[str, int]] = {}
     for (_, trait, outcome), cases in summary.coverage.traits.items():
         counts = found.setdefault(
@@ -284,7 +286,7 @@ def _counts(tally: Any) -> dict[str, int]:
 
 
 def _course_charts(summary: Summary) -> list[tuple[str, str]]:
-    """The drawings of what happened when, each with its caption."""
+    """The drawings of the campaign's course, each with its caption."""
     course, end = summary.course, duration_in_words(summary.seconds)
     widths = [
         after - before
@@ -316,7 +318,7 @@ def _reached(names: Sequence[str], pairs: Any) -> tuple[int, int]:
 
 @cache
 def page_template(name: str) -> Template:
-    """A template of this package; they may include each other."""
+    """A template of this package. Templates may include each other."""
     environment = Environment(
         loader=FunctionLoader(_template_text),
         autoescape=True,
@@ -329,7 +331,7 @@ def page_template(name: str) -> Template:
 
 
 def code_words(text: str) -> Markup:
-    """Text in which what stands between backticks is code; everything in it is escaped.
+    """Text with code between backticks as HTML; all of it is escaped.
 
     >>> print(code_words("`view` & `a<b`"))
     <code>view</code> &amp; <code>a&lt;b</code>

@@ -1,4 +1,4 @@
-"""The one JSON object that `--json` prints, for programs; its keys are an interface."""
+"""JSON output: the one JSON object that `--json` prints, for programs. Its keys are an interface."""
 
 from __future__ import annotations
 
@@ -23,23 +23,36 @@ if TYPE_CHECKING:
 def campaign_json(summary: Summary) -> dict[str, Any]:
     """The object that `aotfuzz run --json` prints.
 
-    `cases`, `agree`, `poisoned`, `refused`, `findings`, `crashes` and `timeouts` count pairs of a program
-    and a target; crashes and timeouts are among the findings. `poisons` and `refusals` count the poisoned
-    and the refused ones by reason (see `ledger.Tally`), `targets` has all counts by target, with `poisons`
-    and `refusals` of its own, `reticent` has a sentence for each target that declines more than it may,
-    `troubles` the fuzzer's own mistakes. Each of `buckets` has `bucket`, `target`, `clause`, `count`,
-    `statements` (of the reduced program), `first_case`, `first_seconds`, `repro` and `corpus_file` (paths,
-    or null without a folder), `state`, `evaluations` and `replays` (see `records.Example`), `message`, and
-    `known` (the title of the known issue that it is, else null); then `severity` (`corpus.severity`),
-    `headline`, `cause` (the name of one of `causes`), `origin` (the function that raised, or ""), `unlike`
-    (the findings counted here whose programs lack an operator of its own) and `recorded` (the `file`,
-    `issue` and `note` of the recorded case that explains it, else null). They are in the order of `causes`,
-    worst first. Each of these has `cause`, `target`, `severity`, `headline`, `news` ("NEW", "recorded" or
-    "known"), `issue`, `file`, `origin`, `count` and `buckets` (their names, the one that shows it best
-    first). `below` has what layers below the targets do wrong as well: `control`, `signature`, `severity`,
-    `cases`, `first_case` and `targets`. `new` counts the buckets that are no known issue, `recorded` those
-    of them that a recorded case explains; `memory` has for the driver and the largest worker the bytes when
-    warm and at the end; `known` has each known issue on each target with its `state`.
+    `cases`, `agree`, `poisoned`, `refused`, `findings`, `crashes` and `timeouts` count pairs of a program and
+    a target; crashes and timeouts are among the findings. The other keys are:
+
+    - `poisons`, `refusals`: the poisoned and refused pairs by reason (see `ledger.Tally`).
+    - `targets`: all counts by target, with `poisons` and `refusals` of its own.
+    - `reticent`: a sentence for each target that declines more than it may.
+    - `troubles`: the fuzzer's own mistakes.
+    - `buckets`: an object for each bucket, in the order of `causes`, worst first (see below).
+    - `causes`: an object for each cause, with `cause`, `target`, `severity`, `headline`, `news` ("NEW",
+      "recorded" or "known"), `issue`, `file`, `origin`, `count`, and `buckets` (their names, the best example
+      first).
+    - `below`: what layers below the targets do wrong too: `control`, `signature`, `severity`, `cases`,
+      `first_case`, `targets`.
+    - `new`: the number of buckets that are no known issue; `recorded`: those of them that a recorded case
+      explains.
+    - `memory`: the bytes of the driver and of the largest worker, when warm and at the end.
+    - `known`: each known issue on each target with its `state`.
+
+    Each of `buckets` has these keys:
+
+    - `bucket`, `target`, `clause`, `count`, `message`, `severity` (`corpus.severity`), `headline`.
+    - `statements`: of the reduced program.
+    - `first_case`, `first_seconds`: of its first finding.
+    - `repro`, `corpus_file`: paths, or null without a folder.
+    - `state`, `evaluations`, `replays`: see `records.Example`.
+    - `known`: the title of its known issue, else null.
+    - `cause`: the name of one of `causes`.
+    - `origin`: the function that raised, or "".
+    - `unlike`: the number of its findings whose programs lack an operator of its example.
+    - `recorded`: the `file`, `issue` and `note` of the recorded case that explains it, else null.
     """
     cases = summary.total("cases")
     found = causes(summary)
@@ -88,7 +101,7 @@ def campaign_json(summary: Summary) -> dict[str, Any]:
 
 
 def _reasons_json(tallies: Iterable[Tally]) -> dict[str, dict[str, int]]:
-    """Why cases were poisoned or refused, and how many."""
+    """The reasons for poisoned and refused cases, with counts."""
     poisons: Counter[str] = Counter()
     refusals: Counter[str] = Counter()
     for tally in tallies:
@@ -145,7 +158,9 @@ def _buckets_json(summary: Summary, found: Iterable[Cause]) -> list[dict[str, An
 
 
 def replay(rows: Sequence[Replayed], errors: Sequence[CorpusError]) -> dict[str, Any]:
-    """The object that `aotfuzz replay --json` prints: counts, one entry per case and target, bad files."""
+    """The object that `aotfuzz replay --json` prints: counts, an entry for each case and target, and bad
+    files.
+    """
     outcomes = {
         **{"agree": "agree", "poisoned": "poisoned", "refused": "refused", "findings": "finding"},
         "left_out": "left out",
@@ -160,7 +175,7 @@ def replay(rows: Sequence[Replayed], errors: Sequence[CorpusError]) -> dict[str,
 
 
 def difference_json(found: Difference) -> dict[str, Any]:
-    """The object that `aotfuzz diff --json` prints: buckets by where they occur, and the caveats."""
+    """The object that `aotfuzz diff --json` prints: buckets by where they occur, and caveats."""
 
     def plain(bucket: Bucket) -> dict[str, Any]:
         return {"target": bucket.target, "bucket": bucket.name, "count": bucket.count}

@@ -1,9 +1,9 @@
-"""A finished campaign on one screen: at most 40 lines, whatever it has found, worst first.
+"""Screen: a finished campaign on at most 40 lines, worst first.
 
-In: a `Summary`. Out: text. It says how much work was done and what that proved, the counts of each target,
-the causes worst first, each as a sentence with its news, and the smallest program of the worst. One line
-each stands for what is also wrong below the targets, for why cases were poisoned and refused, and for the
-known issues. `fuzz.report.tables` has all of it.
+In: a `Summary`. Out: text. It shows how much work was done and what that proved, the counts of each target,
+and the causes as sentences with their news. Then comes the smallest program of the worst cause. One line each
+has what is also wrong below the targets, why cases were poisoned or refused, and the known issues.
+`fuzz.report.tables` shows everything.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ WIDTH = 110
 MIN_WIDTH = 80
 _MOST_TARGETS = 5
 _FEWEST_ROWS = 5
-# So many warnings of one kind, each of so many lines.
+# The most warnings of one kind, and the most lines of each.
 _MOST_WARNINGS, _MOST_LINES = 2, 3
 _DOES_IT_TOO = " does it too"
 _DOUBT = {"unreduced": "not reduced", "flaky": "FLAKY", "unconfirmed": "NOT CONFIRMED"}
 
 
 def campaign_screen(summary: Summary, width: int = WIDTH, *, height: int = HEIGHT) -> str:
-    """The campaign in at most `height` lines (40 at least) of at most `width` characters.
+    """The campaign in at most `height` lines (40 or more) of at most `width` characters.
 
-    What does not fit in a line is cut in its middle.
+    A line that is too long is cut in its middle.
     """
     found = causes(summary)
     head = [*_work(summary), "", *_targets(summary), ""]
@@ -53,13 +53,13 @@ def campaign_screen(summary: Summary, width: int = WIDTH, *, height: int = HEIGH
             program = [program[0], *_where(summary, found[0])]
             rows = room - 2 - _height(program, width)
         body = [*_found(summary, found, rows, width), ""]
-    # The program is shown as it is, and everything else in lines.
+    # The program is shown unchanged; all other lines are cut.
     cut = [[shorten_middle(line, width) for line in lines] for lines in (head, body, ["", *tail])]
     return "\n".join((*cut[0], *cut[1], *program, *cut[2]))
 
 
 def _work(summary: Summary) -> list[str]:
-    """How much was run, how much of that proved something, and what was judged if not everything."""
+    """How many cases ran, how many proved something, and which clauses were judged if not all."""
     cases = summary.total("cases")
     useful = summary.total("agree") + summary.total("findings")
     rate = cases / summary.seconds if summary.seconds else 0.0
@@ -84,7 +84,7 @@ def _targets(summary: Summary) -> list[str]:
 
 
 def _found(summary: Summary, found: list[Cause], most: int, width: int) -> list[str]:
-    """What was found in a line, and at most so many rows, the last of which says what the others are."""
+    """A line about the findings, and at most `most` rows, the last of which sums up the rest."""
     shown = found if len(found) <= most else found[: most - 1]
     counted = Counter(cause.news for cause in found)
     words = ", ".join(f"{counted[news]} {news.lower()}" for news in NEWS)
@@ -98,7 +98,7 @@ def _found(summary: Summary, found: list[Cause], most: int, width: int) -> list[
 
 
 def _rows(found: list[Cause], width: int) -> list[str]:
-    """A row for each cause, with its target if they have several."""
+    """A row for each cause, with its target if there are several."""
     states = [_state(cause) for cause in found]
     labels = max(len(cause.severity.label) for cause in found)
     counts = max(len(str(cause.count)) for cause in found)
@@ -116,14 +116,14 @@ def _rows(found: list[Cause], width: int) -> list[str]:
 
 
 def _cut(text: str, width: int, cause: Cause) -> str:
-    """A headline, of that width: of an exception the end is cut, of anything else the middle."""
+    """A headline cut to `width`: at its end if it is of an exception, else in its middle."""
     if cause.severity in (Severity.ERROR, Severity.MISSING_ERROR) and len(text) > width:
         return f"{text[: width - 3]}..."
     return shorten_middle(text, width)
 
 
 def _state(cause: Cause) -> str:
-    """Whether a cause is news, and what is doubtful about it."""
+    """The news of a cause, and what is doubtful about it."""
     number = "" if cause.issue is None else f" #{cause.issue}"
     file = f" as {Path(cause.file).stem}" if cause.news == RECORDED else ""
     doubt = _DOUBT.get(cause.best.example.state, "")
@@ -131,7 +131,7 @@ def _state(cause: Cause) -> str:
 
 
 def _program(summary: Summary, cause: Cause, width: int) -> list[str]:
-    """The program that shows a cause, without empty lines; what shows it if it is long."""
+    """The program that shows a cause, without empty lines; if it is long, the command that shows it."""
     best = cause.best
     place = f"The worst, case {best.first_case} on {cause.target}: "
     title = place + shorten_middle(best.name, max(width - len(place), 20))
@@ -145,7 +145,7 @@ def _program(summary: Summary, cause: Cause, width: int) -> list[str]:
 
 
 def _height(lines: list[str], width: int) -> int:
-    """How many lines these are on a terminal of that width."""
+    """How many lines a terminal of this width needs."""
     return sum(max(1, -(-len(line) // width)) for line in lines)
 
 
@@ -157,7 +157,7 @@ def _where(summary: Summary, cause: Cause) -> list[str]:
 
 
 def _tail(summary: Summary, width: int) -> list[str]:
-    """One line each for what else is to be told of the cases."""
+    """One line for each other kind of information about the cases."""
     lines = []
     if summary.below:
         by_control = Counter[str]()
@@ -175,7 +175,7 @@ def _tail(summary: Summary, width: int) -> list[str]:
     for word, reasons in (("Poisoned", poisons), ("Refused", refusals)):
         if reasons:
             said = ", ".join(f"{count} {why}" for why, count in reasons.most_common())
-            # What is most frequent stands first.
+            # The most frequent reason comes first.
             lines += wrap(one_line(f"{word}: {said}"), width, max_lines=1, placeholder=" ...")
     unlike = sum(bucket.unlike for bucket in summary.buckets)
     if unlike:
@@ -189,7 +189,7 @@ def _tail(summary: Summary, width: int) -> list[str]:
 
 
 def _warnings(summary: Summary, width: int) -> list[str]:
-    """What is wrong with the campaign itself, of each kind two at most, in full if they are short."""
+    """Warnings about the campaign itself: at most two of each kind, in full if they are short."""
     texts = [f"Too much refused: {text}." for text in list(summary.reticent.values())[:_MOST_WARNINGS]]
     if summary.interrupted:
         texts.append("Not complete: this is what was found until then.")
@@ -209,7 +209,7 @@ def _more(summary: Summary, found: list[Cause]) -> list[str]:
 
 
 def below_you(reason: str) -> bool:
-    """Whether a case proves nothing because a layer below does the same; what eager does is no layer's.
+    """Whether a case proves nothing because a layer below the target does the same. Eager is no layer.
 
     >>> below_you("torch-dynamo does it too"), below_you("eager does it too")
     (True, False)

@@ -1,4 +1,4 @@
-"""Tables for a terminal: a campaign, what a replay gave, a corpus file."""
+"""Tables: a campaign, a replay or a corpus file as text for a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fuzz.campaign.summary import Summary
     from fuzz.corpus.known_issues import IssueStatus
 
-# How many buckets are shown with their source; the rest are in the table and in their files.
+# How many buckets are shown with their source. The table and the files have the rest.
 SHOWN = 5
 STATES = {
     "shown": "script shows it",
@@ -34,7 +34,7 @@ STATES = {
 
 
 def campaign_table(summary: Summary) -> str:
-    """A finished campaign as text: each target, cause, bucket and reason a row, and the worst sources."""
+    """A finished campaign as text: a row for each target, cause, bucket and reason, and the worst sources."""
     parts = [_targets_table(summary)]
     if summary.below:
         parts.append(_below_table(summary))
@@ -67,7 +67,7 @@ def campaign_table(summary: Summary) -> str:
 
 
 def replay(rows: Sequence[Replayed]) -> str:
-    """Replayed corpus cases as text."""
+    """A replay of corpus cases as text."""
     headers = ("file", "target", "outcome", "expected", "as expected", "bucket or reason")
     table = [
         (
@@ -84,7 +84,7 @@ def replay(rows: Sequence[Replayed]) -> str:
 
 
 def case_table(file: Path, recorded: Case) -> str:
-    """A corpus file as text: what is known of it, its arguments, its source, what differed."""
+    """A corpus file as text: its header, arguments, source and findings."""
     origin = recorded.origin
     facts = [
         ("file", one_line(str(file))),
@@ -116,7 +116,7 @@ def case_table(file: Path, recorded: Case) -> str:
 
 
 def _seen_states(states: Mapping[str, str]) -> str:
-    """What was seen of a target under each version of torch."""
+    """The states of a target by version of torch."""
     return ", ".join(f"{state} in {one_line(version)}" for version, state in states.items())
 
 
@@ -187,7 +187,7 @@ def _targets_table(summary: Summary) -> str:
 
 
 def _causes_table(found: Sequence[Cause]) -> str:
-    """What is wrong, worst first."""
+    """The causes, worst first."""
     headers = ("severity", "target", "what is wrong", "findings", "buckets", "news", "recorded case")
     rows = [
         (
@@ -229,7 +229,7 @@ def _news_in_short(bucket: Bucket, summary: Summary) -> str:
 
 
 def _below_table(summary: Summary) -> str:
-    """What the layers below the targets do wrong as well, worst first."""
+    """The bugs of layers below the targets, worst first."""
     headers = ("also wrong below you", "severity", "what", "cases", "first case", "met on")
     rows = [
         (
@@ -246,7 +246,7 @@ def _below_table(summary: Summary) -> str:
 
 
 def issue(standing: IssueStatus) -> str:
-    """A known issue in a word or two."""
+    """The state of a known issue in a word or two."""
     upstream = standing.issue.upstream
     return "known" if upstream is None else f"#{upstream}"
 
@@ -261,7 +261,7 @@ def _known(summary: Summary) -> str:
 
 
 def _memory(summary: Summary) -> str:
-    """How much memory it took, and whether that grew."""
+    """The memory of the campaign, and whether it grew."""
     words = (
         f"{one.process} {one.end / MIB:.0f} MiB at the end, {one.warm / MIB:.0f} MiB when warm"
         for one in summary.memory
@@ -270,7 +270,7 @@ def _memory(summary: Summary) -> str:
 
 
 def _doubtful_findings_table(summary: Summary) -> list[str]:
-    """What fresh workers gave of the findings that they did not all show."""
+    """What fresh workers showed of findings that not all of them showed."""
     doubtful = [bucket for bucket in summary.buckets if bucket.example.replays]
     return [
         f"{bucket.target}, case {bucket.example.suspect.index}, {bucket.example.state}: "
@@ -298,6 +298,6 @@ def _sources_table(found: Sequence[Cause], summary: Summary) -> list[str]:
 
 
 def shorten(text: str, width: int) -> str:
-    """Text on one line, cut to so many characters."""
+    """Text on one line, cut to `width` characters."""
     text = one_line(text)
     return text if len(text) <= width else text[: width - 3] + "..."

@@ -1,6 +1,7 @@
-"""Two torches side by side, as text: what appeared, changed and is gone, and where eager itself differs.
+"""Torch comparison: a comparison of two versions of torch as text: what appeared, changed and is gone.
 
-In: a `TorchDifference`. Out: text for a terminal, or plain data for `--json`.
+In: a `TorchDifference`. Out: text for a terminal, or plain data for `--json`. It also shows where eager
+itself differs.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ TITLES = {
     Kind.REFUSAL_GONE: "Refusals that are gone",
     Kind.UNDECIDED: "Undecided: a difference on one side, and on the other the case proves nothing",
 }
-# How many programs whose eager results differ are listed for each kind of difference.
+# The most programs with different eager results that are listed for each kind.
 _PROGRAMS_SHOWN = 5
 _EXAMINED_HEADERS = ("target", "bucket", "cases", "statements", "first case", "other side", "state")
 
 
 def torch_comparison_table(difference: TorchDifference) -> str:
-    """A comparison as text: both campaigns, each kind of transition, eager itself, the sources."""
+    """A comparison as text: both campaigns, each kind of transition, eager, and the sources."""
     before, after = difference.before, difference.after
     facts = [("interpreter", *difference.request.pythons), *campaign_facts(before, after)]
     parts = [
@@ -72,7 +73,7 @@ def verdict(difference: TorchDifference) -> str:
 
 
 def comparison_caveats(difference: TorchDifference) -> list[str]:
-    """Why something may be missing for another reason than that the torches agree on it."""
+    """The other reasons for which a difference may be missing."""
     found = [*compare_campaigns(difference.before, difference.after).caveats]
     if difference.left:
         found.append(f"{difference.left} groups of cases are still to be reduced")
@@ -95,7 +96,7 @@ def eager_groups(difference: TorchDifference, outcome: str) -> list[tuple[str, l
 
 
 def other_side(difference: TorchDifference, kind: Kind, bucket: Bucket) -> str:
-    """What the other torch does on the case that a bucket's example was made of, in words."""
+    """The result of the other torch on the case of a bucket's example, in words."""
     return difference.others.get((kind, bucket.target, bucket.example.suspect.index), "")
 
 
@@ -103,9 +104,9 @@ def torch_comparison_json(difference: TorchDifference) -> dict[str, Any]:
     """The object that `aotfuzz compare --json` prints.
 
     `before` and `after` have the interpreter, its versions, and the counts of its campaign by target.
-    `appeared`, `changed` and `gone` have `cases` and `buckets`, `refusals_appeared`, `refusals_gone` and
-    `undecided` have `cases` and `transitions`. `eager` counts the programs by what the two eagers make of
-    them, and lists those that differ. `interrupted` says that not all that was asked for has been done.
+    `appeared`, `changed` and `gone` have `cases` and `buckets`. `refusals_appeared`, `refusals_gone` and
+    `undecided` have `cases` and `transitions`. `eager` counts the programs by the results of the two eagers,
+    and lists those that differ. `interrupted` says that the comparison ended early.
     """
     configuration = difference.request.configuration
     return {
@@ -185,7 +186,7 @@ def _eager_table(difference: TorchDifference) -> str:
 
 
 def _sources(difference: TorchDifference) -> list[str]:
-    """The smallest programs of what appeared and what changed."""
+    """The smallest programs of bugs that appeared or changed."""
     found = [(kind, bucket) for kind in (Kind.APPEARED, Kind.CHANGED) for bucket in difference.buckets[kind]]
     texts = []
     for kind, bucket in sorted(found, key=lambda item: item[1].example.statements)[:SHOWN]:

@@ -1,8 +1,8 @@
-"""Declared refusals of torch's own compilers: what AOTAutograd says that it does not support.
+"""AOTAutograd refusals: exceptions by which torch's own compilers decline a program on purpose.
 
-A row is an exception's exact type and the beginning of its message, as torch 2.11 to 2.15 raise it, and the
-name under which a campaign counts the refused program. Only what a message calls unsupported stands here.
-Any other exception where eager has none is a finding, whatever its type.
+A row has the exact type and the beginning of the message, as torch 2.11 to 2.15 raise them, and the name by
+which a campaign counts the refusal. Only messages that call something unsupported are here. Any other
+exception is a finding if eager raises none.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ AOT_AUTOGRAD: tuple[DeclaredRefusal, ...] = (
         "outputs that alias one another, with tensor subclasses",
     ),
 )
-# What Dynamo raises for a backend that has raised.
+# Dynamo's exception for a backend that has raised.
 _BACKEND_FAILED = "torch._dynamo.exc.BackendCompilerFailed"
 
 
 def aot_autograd_refusal(error: BaseException) -> str | None:
-    """The reason for which AOTAutograd has declined a program; None for any other exception.
+    """The reason for which AOTAutograd declined a program; None for any other exception.
 
     >>> aot_autograd_refusal(RuntimeError(AOT_AUTOGRAD[0].message))
     'double backward'

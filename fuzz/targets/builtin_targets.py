@@ -1,4 +1,4 @@
-"""The targets that ship: this project's compiler in six ways, torch's own, and controls."""
+"""Built-in targets: this project's compiler in six ways, torch's own compilers, and controls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fuzz.torch_versions import includes
 
 
 def _compile_with_aot(function: Function, *options: Any, **named: Any) -> Function:
-    """A module by what is made for modules, anything else as a function."""
+    """Compile a module with `aot_module`, and anything else with `aot_function`."""
     import torch
 
     import aot
@@ -34,13 +34,15 @@ def _compile_aot(function: Function) -> Function:
 
 
 def _overwriting_backward_compiler(module: Any, _example_inputs: Any) -> Function:
-    """A backward compiler that makes use of what it may: donated inputs are overwritten by a graph that has
-    run, so that what still reads them is seen."""
+    """A backward compiler that overwrites donated inputs after the graph has run, as it may.
+
+    So a finding shows if something still reads them.
+    """
     donated: tuple[int, ...] = module.meta["donated"]
 
     def run(*arguments: Any) -> Any:
         results = module(*arguments)
-        # (A tensor that is known to be zeros has no memory.)
+        # A zero tensor of autograd has no memory.
         real = [r for r in results if r is not None and not r._is_zerotensor()]
         returned = {r.untyped_storage().data_ptr() for r in real}
         for position in donated:
@@ -75,8 +77,10 @@ def _compile_aot_rng(function: Function) -> Function:
 
 
 def _compile_aot_dynamic(function: Function) -> Function:
-    """With symbols for sizes, and compiled for sizes twice as large as those of its calls, where it can be:
-    what answers a call was then made for another one."""
+    """Compile with symbols for sizes, if possible for sizes twice as large as those of the calls.
+
+    So every call is answered by a compile for another call.
+    """
     import aot
 
     compiled = _compile_with_aot(function, dynamic=True)
@@ -101,19 +105,19 @@ def _refusal_aot(error: BaseException) -> str | None:
 def _refusal_aot_compile(error: BaseException) -> str | None:
     if str(error).startswith(_TRACED_ELSEWHERE):
         return "a call while another thread compiles"
-    # (Dynamo wraps what a backend raises when it is given a graph.)
+    # Dynamo wraps an exception that a backend raises for a graph.
     return _refusal_aot(getattr(error, "inner_exception", error))
 
 
-# What Dynamo says, which does not tell threads apart, in one thread while FX traces in another one: pytorch
-# issue 126024.
+# Dynamo does not distinguish threads: it raises this in one thread while FX traces in another (pytorch
+# issue 126024).
 _TRACED_ELSEWHERE = "Detected that you are using FX to symbolically trace a dynamo-optimized function"
 
 
 def _compile_torch_aot_function(function: Function) -> Function:
-    """Through a dict of one entry: torch's `aot_function` returns a list where the function returns a tuple.
+    """Compile through a dict of one entry, because torch's `aot_function` returns a list in place of a tuple.
 
-    Every program that returns a flat tuple would be that one finding, and no other one could be seen.
+    Otherwise every program that returns a flat tuple would be this one finding, and hide all others.
     """
     from functorch.compile import aot_function, nop
 
@@ -125,7 +129,9 @@ def _compile_torch_aot_function(function: Function) -> Function:
 
 
 def _warm_up_target_with(compiler: Callable[[Function], Function]) -> Callable[[], None]:
-    """One forward and backward of a toy, which pays for imports and for the caches of a first compilation."""
+    """A function that runs a toy forward and backward, to do imports and fill caches of a first
+    compilation.
+    """
 
     def warm() -> None:
         import torch
@@ -137,8 +143,11 @@ def _warm_up_target_with(compiler: Callable[[Function], Function]) -> Callable[[
 
 
 def _compile_with_inductor(function: Function, *, dynamic: bool | None = None, **options: Any) -> Function:
-    """By default Inductor's kernels draw other numbers than eager's from the same seed. (What is set for the
-    process would be so for `torch-aot-eager` as well, which then drops no draws.)"""
+    """Compile with Inductor, and with eager's random numbers.
+
+    By default Inductor's kernels draw others from the same seed. The option is not set for the process,
+    because then `torch-aot-eager` would keep draws that it drops.
+    """
     import torch
 
     options = {"fallback_random": True, **options}
@@ -157,7 +166,7 @@ def _compile_target_with(backend: str, **options: Any) -> Callable[[Function], F
 
 
 def _target_on_other_threads(function: Function) -> Function:
-    """The function, with another number of threads for kernels than it is given, and so its backward."""
+    """The function, which runs with another number of threads for kernels; its backward does so too."""
     import torch
 
     def called(*args: Any) -> Any:
@@ -169,7 +178,7 @@ def _target_on_other_threads(function: Function) -> Function:
     return called
 
 
-_threads: list[int] = []  # as many as there were
+_threads: list[int] = []  # the number before
 
 
 def _on_as_many_threads() -> None:
@@ -185,8 +194,8 @@ def _prepare_inductor() -> None:
     prepare_dynamo()
     torch._inductor.config.compile_threads = 1
     torch._inductor.config.fx_graph_cache = False
-    # By default it times kernels and chooses: whether it pads matrices, and so how products lie, depends on
-    # the stopwatch, and a finding could not be replayed.
+    # By default Inductor times kernels to decide if it pads matrices. The strides of products then depend on
+    # the time, and a finding could not be replayed.
     torch._inductor.config.deterministic = True
 
 
@@ -197,9 +206,9 @@ def _warm_dynamo() -> None:
 
 
 def _warm_inductor() -> None:
-    # Imported, not run: it would start a pool of processes.
+    # It is only imported: to run it would start a pool of processes.
     importlib.import_module("torch._inductor.compile_fx")
-    # Which vector instructions there are is found by compiling for each, which each worker would do again.
+    # Inductor compiles a test for each set of vector instructions. Otherwise each worker would do that.
     importlib.import_module("torch._inductor.cpu_vec_isa").pick_vec_isa()
     _warm_dynamo()
 
@@ -231,15 +240,15 @@ def _stock_torch_targets(name: str, description: str, backend: str, controls: tu
     )
 
 
-# State that tensors are kept in, generators that are not torch's, modes for good and what is caught: all that
-# docs/reference/refusals.md says ours refuses of Python state.
+# Tensors kept in state, generators other than torch's, modes that stay on, and caught exceptions: all Python
+# state that `aot` refuses by docs/reference/refusals.md.
 _DECLINES = (
     *("python: cached", "python: optimizer", "python: attribute set", "python: caught", "random: Python"),
     *("mode: entered", "mode: deterministic"),
 )
 
 
-# The share of generated programs that ours may decline: twice what it is where it is most.
+# The share of generated programs that `aot` may decline: twice the largest that was measured.
 _RARELY, _SELDOM = 0.01, 0.03
 
 
@@ -322,7 +331,7 @@ def _shipped_targets() -> Mapping[str, Target]:
             _compile_torch_aot_function,
             aot_autograd_refusal,
             warm=_warm_up_target_with(_compile_torch_aot_function),
-            # Its `aot_function` takes what a module holds for constants; `aot_module` takes another function.
+            # Its `aot_function` takes a module's tensors for constants; `aot_module` is another function.
             lacks=("module",),
         ),
         _stock_torch_targets(

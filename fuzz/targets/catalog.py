@@ -1,4 +1,4 @@
-"""Every target by its name: the shipped ones, those that packages register, and anybody's own."""
+"""Catalog: find a target by its name: shipped, registered by a package, or named by its module."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from fuzz.targets.target import Target
 
 
 def find_target(name: str) -> Target:
-    """The target of that name: a shipped one, a registered one, `backend:NAME`, or `package.module:function`.
+    """Find a target by its name: shipped, registered, `backend:NAME`, or `package.module:function`.
 
-    NAME is one of Dynamo's backends (`torch.compiler.list_backends`). For the last one the current
-    directory is importable, as it is for `python -m`. Raises TargetError if there is no such target, module
-    or attribute, if the attribute cannot be called, or if the module fails.
+    NAME is one of Dynamo's backends (`torch.compiler.list_backends`). For the last form the current directory
+    is importable, as for `python -m`.
+
+    Raises:
+        TargetError: there is no such target, module or attribute, the attribute cannot be called, or the
+            module fails.
 
     >>> find_target("eager").compile(len) is len
     True
@@ -25,9 +28,10 @@ def find_target(name: str) -> Target:
 
 
 def usable_targets(names: list[str]) -> list[Target]:
-    """The targets of these names, each once and in order; TargetError if one cannot work here.
+    """The targets of these names, each once and in order.
 
-    A target cannot without its controls.
+    Raises:
+        TargetError: a target, or one of its controls, cannot work here.
     """
     targets = [find_target(name) for name in dict.fromkeys(names)]
     for target in targets:

@@ -1,7 +1,7 @@
-"""Named sets of the contract's clauses: what a compiler promises, and what a campaign judges.
+"""Clause sets: named sets of the contract's clauses, for what a compiler promises and what a campaign judges.
 
-Clauses are those of docs/reference/contract.md (`oracles.CLAUSES`). A clause that is not promised is not judged: no
-finding of it counts, and one that stands behind it is seen.
+Clauses are those of docs/reference/contract.md (`oracles.CLAUSES`). A clause that is not promised is not
+judged. Its findings do not count, and hide no others.
 
     clauses_of(("inference",), without=("strides",))
 """
@@ -44,7 +44,7 @@ results: the same without where results lie: strides, which of them are views of
 
 
 def clauses_of(names: Iterable[str], without: Iterable[str] = ()) -> tuple[str, ...]:
-    """The clauses of some sets and clauses, but for those of others, in the order of the contract.
+    """The clauses of some sets and clauses without those of others, in the order of the contract.
 
     Raises:
         TargetError: a name is neither a set nor a clause.

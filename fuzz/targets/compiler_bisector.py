@@ -1,12 +1,11 @@
-"""torch's own bisector of its compiler (`torch._inductor.compiler_bisector`), kept within one folder.
+"""Compiler bisector: torch's own bisector (`torch._inductor.compiler_bisector`), in one folder.
 
-The bisector keeps its state in files under Inductor's cache folder, and every later compile that finds them
-there does as they say. So the folder is one of its own, named before torch is imported, and the process that
-bisects does nothing else.
+The bisector keeps its state in files in Inductor's cache folder, and every later compile that finds them
+obeys them. So the folder is a separate one, named before torch is imported, and the process that bisects does
+nothing else.
 
-Layers are torch's names of backends, from the least to the most: "eager" is Dynamo alone. The cross-reference
-mode, which torch has before Inductor, is left out: it checks fake tensors and raises for programs that are
-right.
+Layers have torch's names of backends, from first to last: "eager" is Dynamo only. The cross-reference mode,
+which torch has before Inductor, is left out. It checks fake tensors, and raises for right programs.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from torch._inductor.compiler_bisector import CompilerBisector
 
 CROSSREF = "aot_eager_decomp_partition_crossref"
 INDUCTOR = "inductor"
-# A search over n applications takes about log2(n) runs. More are those of a program that changes.
+# A search over n applications takes about log2(n) runs. More runs mean that the program is unstable.
 MOST_RUNS = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Blamed:
-    """What the bisector found.
+    """The result of the bisector.
 
     Attributes:
-        backend: the least of torch's backends that is wrong.
-        subsystem: its part that is to blame, "" if none alone is.
-        number: which application of that part, None if it is a setting.
-        name: what that application is called, such as a pass or a node of the graph.
-        applications: how many applications of that part there are.
+        backend: the first of torch's backends that is wrong.
+        subsystem: its part that is to blame, or "".
+        number: the application of that part; None if it is a setting.
+        name: the name of that application, such as a pass or a node of the graph.
+        applications: the number of applications of that part.
     """
 
     backend: str
@@ -52,27 +51,27 @@ class Blamed:
 
 
 class TooManyRuns(Exception):
-    """The bisector goes on for ever, because a program is not wrong each time."""
+    """The bisector does not end, because the program is not wrong each time."""
 
 
 def prepare_bisection(folder: Path) -> None:
-    """Make this process ready: torch's state in `folder`, custom backends kept, nothing cached.
+    """Prepare this process: torch's state is in `folder`, custom backends are kept, nothing is cached.
 
     The environment variable TORCHINDUCTOR_CACHE_DIR must name the same folder.
     """
     compiler_bisector.BACKENDS.pop(CROSSREF, None)
     CompilerBisector.in_process_cache = str(folder)
     keep_custom_backends()
-    # Imported before forks, because each would pay for it.
+    # It is imported before forks, so that not each of them imports it.
     import torch._inductor.compile_fx  # noqa: F401
 
 
 def bisect_compiler(is_right: Callable[[bool], bool], log: io.TextIOBase) -> Blamed | None:
-    """Let torch's bisector find what is to blame; None if no layer is wrong under it.
+    """Let torch's bisector find the part to blame; None if it finds no layer that is wrong.
 
     Args:
-        is_right: runs the program once in a process forked from this one. Its argument tells whether
-            a part of a backend is switched off in this run.
+        is_right: runs the program once, in a process forked from this one. Its argument says if a part of a
+            backend is switched off in this run.
         log: gets what the bisector prints.
 
     Raises:
@@ -103,7 +102,7 @@ def bisect_compiler(is_right: Callable[[bool], bool], log: io.TextIOBase) -> Bla
 
 
 def setting_of(backend: str, subsystem: str) -> tuple[str, str, object] | None:
-    """The module, name and value of the setting that a subsystem stands for; None if it is none."""
+    """The module, name and value of the setting that a subsystem means; None if it is no setting."""
     found: Any = CompilerBisector.get_subsystem_object(backend, subsystem)
     if not isinstance(found, compiler_bisector.ConfigChange):
         return None
@@ -112,9 +111,9 @@ def setting_of(backend: str, subsystem: str) -> tuple[str, str, object] | None:
 
 
 def record_applications(file: Path) -> None:
-    """Write what each application of the part that is being bisected is called to a file, one a line.
+    """Write the name of each application of the bisected part to a file, one a line.
 
-    torch notes some of them, and before 2.13 in memory alone.
+    torch records some of these names, and before 2.13 only in memory.
     """
     disable = CompilerBisector.disable_subsystem
 
@@ -130,7 +129,7 @@ def record_applications(file: Path) -> None:
 
 
 def switch_compiler_off() -> None:
-    """Make `torch.compile` return what it is given, in this process and those that it starts."""
+    """Make `torch.compile` return its argument, in this process and in those that it starts."""
     torch._dynamo.config.disable = True
     os.environ["TORCH_COMPILE_DISABLE"] = os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
@@ -143,7 +142,7 @@ def without_dynamic_shapes() -> None:
 
 
 def record_backends(file: Path) -> None:
-    """Write the backends that `torch.compile` is called with to a file, a line for each."""
+    """Write the backends that `torch.compile` gets to a file, one a line."""
 
     def record(options: dict[str, Any]) -> dict[str, Any]:
         backend = options.get("backend", INDUCTOR)
@@ -155,7 +154,7 @@ def record_backends(file: Path) -> None:
 
 
 def backend_name(backend: Any) -> str:
-    """A backend's name: torch's for its own, module and function for another one."""
+    """The name of a backend: torch's own name, or module and function."""
     if isinstance(backend, str):
         return backend
     name = getattr(backend, "__qualname__", type(backend).__qualname__)
@@ -163,13 +162,15 @@ def backend_name(backend: Any) -> str:
 
 
 def keep_custom_backends() -> None:
-    """Have the bisector replace torch's own backends alone: one that is named otherwise is kept where
-    Inductor's turn is."""
+    """Let the bisector replace only torch's own backends.
+
+    A custom backend is kept when Inductor is bisected.
+    """
     torch._inductor.config.test_configs.bisect_keep_custom_backend_for_inductor = True
 
     def keep(options: dict[str, Any]) -> dict[str, Any]:
         backend = options.get("backend", INDUCTOR)
-        # torch keeps functions, and replaces names.
+        # torch keeps backends that are functions, and replaces names.
         if isinstance(backend, str) and backend not in compiler_bisector.BACKENDS:
             return {**options, "backend": lookup_backend(backend)}
         return options
@@ -178,7 +179,7 @@ def keep_custom_backends() -> None:
 
 
 def _change_options(change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Put a change of its options before `torch.compile`."""
+    """Change the options of `torch.compile` before each of its calls."""
     compile_function = torch.compile
 
     def changed(*args: Any, **options: Any) -> Any:

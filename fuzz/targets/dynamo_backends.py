@@ -1,12 +1,11 @@
-"""Backends of torch.compile as targets: what each of them needs around it, and the names that Dynamo knows.
+"""Dynamo backends: backends of torch.compile as targets, and the names that Dynamo knows.
 
-A backend is a function that takes a GraphModule and example inputs, or a name under which Dynamo has one.
-What is around it is the same for all: Dynamo's caches are dropped after each case, Dynamo never falls back
-to eager in silence, and Dynamo alone is the control. No torch is imported before a target is made ready or
-compiles.
+A backend is a function of a GraphModule and example inputs, or a name that Dynamo knows. All of them are
+treated alike. Dynamo's caches are dropped after each case, Dynamo never falls back to eager silently, and
+Dynamo alone is the control. No torch is imported before a target is prepared or compiles.
 
     backend_target("openvino").controls    # ("torch-dynamo",)
-    named_backend("cudagraphs").controls   # ("torch-dynamo", "torch-aot-eager"): it is given AOT graphs
+    named_backend("cudagraphs").controls   # ("torch-dynamo", "torch-aot-eager"): it gets AOT graphs
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PREFIX = "backend:"  # begins the name of a target that is one of Dynamo's backe
 
 DYNAMO, AOT_EAGER = "torch-dynamo", "torch-aot-eager"
 
-# This project's backends run what they refuse as in eager, unless they are told to raise.
+# This project's backends run refused programs as in eager, unless an option makes them raise.
 OUR_BACKENDS = ("aotfuzz", "aotfuzz_inductor")
 OUR_OPTIONS: Mapping[str, str] = MappingProxyType({"on_unsupported": "raise"})
 
@@ -38,7 +37,7 @@ _AOT = ("inductor", "aot_*")
 
 
 def prepare_dynamo() -> None:
-    """Make Dynamo answer for what it does: no silent fall-back to eager, no state kept on disk."""
+    """Set Dynamo up for tests: no silent fall-back to eager, and no state on disk."""
     import torch._dynamo
     import torch._functorch.config
 
@@ -48,7 +47,7 @@ def prepare_dynamo() -> None:
 
 
 def reset_dynamo() -> None:
-    """Drop what Dynamo has compiled."""
+    """Drop everything that Dynamo has compiled."""
     import torch._dynamo
 
     torch._dynamo.reset()
@@ -67,7 +66,7 @@ def backend_target(
     reset: Callable[[], None] = do_nothing,
     **more: Any,
 ) -> Target:
-    """The target of a backend: `fuzz.Target.from_backend`, which says what is given and raised."""
+    """The target of a backend. `fuzz.Target.from_backend` describes the arguments and errors."""
     if not (isinstance(backend, str) and backend) and not callable(backend):
         raise TargetError(
             f"a backend is a name or a function of a GraphModule and example inputs, not {backend!r}"
@@ -93,12 +92,12 @@ def backend_target(
 
 @cache
 def named_backend(name: str) -> Target | None:
-    """The target `backend:NAME` for the NAME of one of Dynamo's backends; None if Dynamo has none of that
-    name.
+    """The target `backend:NAME` for one of Dynamo's backends; None if Dynamo has no backend of that name.
 
-    Whether it is given the graphs of AOTAutograd is seen by loading it.
+    The backend is loaded to see if it gets the graphs of AOTAutograd.
 
-    Raises TargetError if it cannot be loaded.
+    Raises:
+        TargetError: it cannot be loaded.
     """
     import torch._dynamo
     from torch._dynamo.backends.common import AotAutograd
@@ -117,7 +116,7 @@ def named_backend(name: str) -> Target | None:
 
 
 def dynamo_backends() -> list[str]:
-    """The names of all backends that Dynamo knows here, those for debugging among them."""
+    """The names of all backends that Dynamo knows here, with those for debugging."""
     import torch._dynamo
 
     return list(torch._dynamo.list_backends(exclude_tags=()))
@@ -147,9 +146,11 @@ def _reset_backend(reset: Callable[[], None]) -> None:
 
 
 def warm_up_with(compile_function: Callable[[Function], Function]) -> None:
-    """Have a toy run forward and backward: the first compilation of a process loads libraries, starts
-    threads and takes memory for good, and no case should be charged for it. That the backend fails on it is
-    for cases to find."""
+    """Run a toy forward and backward.
+
+    The first compilation of a process loads libraries, starts threads and takes memory for good, and no case
+    should be blamed for that. If the backend fails on it, the cases will show that.
+    """
     import torch
 
     tensor = torch.ones(2, 2, requires_grad=True)

@@ -1,15 +1,14 @@
-"""Compilers of other people: registered by their package, or named as `package.module:function`.
+"""Plugins: other people's compilers, registered by their package or named as `package.module:function`.
 
 Backends of torch.compile that Dynamo knows by name are targets as `backend:NAME`
-(`fuzz.targets.dynamo_backends`).
-A package registers its own under a name of its choice, in its pyproject.toml:
+(`fuzz.targets.dynamo_backends`). A package registers its own target in its pyproject.toml:
 
     [project.entry-points."aotfuzz.targets"]
     mine = "mypackage.fuzzing:target"
 
-What stands there is a function that takes a function and returns it compiled, or a `fuzz.Target`, which can
-also say what it refuses on purpose, what it lacks, and where it works. Nothing is imported before a target is
-asked for by name.
+The object there is a function that takes a function and returns it compiled, or a `fuzz.Target`, which can
+also say what it refuses on purpose, what it lacks, and where it works.
+Invariant: nothing is imported before a target is asked for by name.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ GROUP = "aotfuzz.targets"
 
 
 def registered_targets() -> dict[str, str]:
-    """The names that installed packages have registered, and the `package.module:function` of each.
+    """The registered names of installed packages, each with its `package.module:function`.
 
-    A name that a shipped target has is not among them.
+    A name of a shipped target is left out.
     """
     found = {entry.name: entry.value for entry in metadata.entry_points(group=GROUP)}
     return {
@@ -45,9 +44,10 @@ def registered_targets() -> dict[str, str]:
 
 
 def load(name: str) -> Target:
-    """The target that is registered under a name, or is written `backend:NAME` or `package.module:function`.
+    """Load the target with a registered name, or with the name `backend:NAME` or `package.module:function`.
 
-    Raises TargetError if there is none, if its module fails, or if it is no target.
+    Raises:
+        TargetError: there is none, its module fails, or it is no target.
     """
     if name.startswith(PREFIX):
         target = named_backend(name.removeprefix(PREFIX))
@@ -57,7 +57,7 @@ def load(name: str) -> Target:
         if importlib.util.find_spec(PREFIX.removesuffix(":")) is None:
             known = ", ".join(dynamo_backends())
             raise TargetError(f"target {name!r}: Dynamo has no such backend; it has {known}")
-    # Every worker comes by here: it takes longer to ask all packages what they register than to run a case.
+    # Every worker calls this, and to look through all packages takes longer than a case.
     registered = {} if ":" in name else registered_targets()
     path = registered.get(name, name)
     if ":" not in path:
@@ -76,10 +76,12 @@ def load(name: str) -> Target:
 
 
 def attribute(what: str, path: str, must_be: str) -> Any:
-    """What `package.module:function` leads to; the current directory is importable.
+    """The object at `package.module:function`; the current directory is importable.
 
-    Raises TargetError, which begins with `what`, if there is no such module or attribute, if the attribute
-    cannot be called (then it says what it `must_be`), or if the module fails."""
+    Raises:
+        TargetError: there is no such module or attribute, the attribute cannot be called, or the module
+            fails. The message begins with `what`, and says what the attribute `must_be`.
+    """
     found = load_attribute(what, path, TargetError)
     if not callable(found):
         kind = class_name(type(found))
@@ -88,9 +90,10 @@ def attribute(what: str, path: str, must_be: str) -> Any:
 
 
 def _check_plugin_capabilities(target: Target, name: str) -> None:
-    """A misspelt capability would be one that the target is believed to have.
+    """Check the names of capabilities and clauses.
 
-    So would a misspelt clause."""
+    A misspelt one would count as a capability that the target has.
+    """
     try:
         clauses_of(target.clauses)
     except TargetError as error:
@@ -109,6 +112,6 @@ def _check_plugin_capabilities(target: Target, name: str) -> None:
 
 
 def reset_if_loaded() -> None:
-    """Somebody's target may go through torch.compile; then Dynamo's caches are dropped too."""
+    """Drop Dynamo's caches if Dynamo is loaded, because any target may use torch.compile."""
     if "torch._dynamo" in sys.modules:
         reset_dynamo()

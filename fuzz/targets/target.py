@@ -1,10 +1,8 @@
-"""Compilers under test: each is a name, a way to compile one function, and which refusals are legitimate.
+"""Target: a compiler under test: a name, a way to compile a function, and legitimate refusals.
 
-A target takes a Python function of tensors and gives back a callable that ought to be indistinguishable from
-it. The shipped ones are found by name, and so are those of packages that register theirs
-(`fuzz.targets.plugins`); anybody's own is named as `package.module:function`, where `function(f)` returns the
-compiled `f`. A target lives in worker processes: `prepare` runs once in each, and `reset` after every case so
-that no case depends on what was compiled before it.
+A target takes a Python function of tensors, and returns a callable that should be indistinguishable from it.
+`fuzz.targets.catalog` finds targets by name. Targets live in worker processes. `prepare` runs once in each,
+and `reset` after every case, so that no case depends on what was compiled before.
 
     target = find_target("torch-aot-eager")
     compiled = target.compile(lambda x: x.mul_(2))
@@ -26,7 +24,7 @@ Function = Callable[..., Any]
 
 
 def _no_refusal(_error: BaseException) -> str | None:
-    """For targets that promise to compile everything: no exception of theirs is a refusal."""
+    """For targets that promise to compile everything: no exception is a refusal."""
     return None
 
 
@@ -41,29 +39,37 @@ def _available() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One compiler under test.
+    """One compiler under test. A target can be called like the function that compiles.
 
-    `refusal` gives the name of the reason when the target declined on purpose, None for any other exception;
-    `available` gives None, or why the target cannot work on this machine. `warm` is what the process that
-    workers are forked from may do once for all of them; it must leave no thread and no open device.
+    Attributes:
+        name, description: of the target.
+        compile: takes a function and returns it compiled.
+        refusal: gives the reason if an exception declines a program on purpose, else None.
+        available: gives None, or why the target cannot work on this machine.
+        prepare, reset: run once in each process, and after every case.
+        warm: what the process from which workers are forked may do once for all of them. It must leave no
+            thread and no open device.
+        lacks: capabilities that the target does without: keys of `fuzz.features.capabilities.CAPABILITIES`,
+            or patterns of traits (`fuzz.features.traits.TRAITS`, with `*` for anything). A campaign draws
+            programs that need none of them. Another program is not run, and counts as refused.
+        declines: capabilities that the target declines at run time. Programs with them are run, to see what a
+            refusal leaves behind.
+        once: the target promises that a call runs the Python function at most once, and this is checked.
+        controls: names of targets that are this one without the part under test, such as the front end alone.
+            If the target agrees with a control, a case in which both differ from eager proves nothing.
+            Controls are prepared and reset in the same process.
+        in_pieces: a program may be cut into pieces that are compiled when they are reached. If one is
+            declined, others have run, so the clause `refusals` is not judged.
+        exact: the target promises to run eager's kernels in eager's order, so that numbers are equal bit for
+            bit.
+        refuses: the share of programs that it may decline, besides those with what it lacks or `declines`. If
+            it declines more in a campaign, that is reported.
+        clauses: the clauses of the contract that it promises, or names of sets (`fuzz.targets.clause_sets`).
+            Others are not judged.
+        computes_in: dtypes that it computes in another precision; the error policy counts digits in that.
+        flushes_denormals: it takes denormals for zeros, and the error policy allows that.
 
-    `lacks` names capabilities that the target does without: keys of
-    `fuzz.features.capabilities.CAPABILITIES`, or patterns of traits (`fuzz.features.traits.TRAITS`, with `*`
-    for anything). A campaign draws programs that need none of them; one that does is not run, and counts as
-    refused. `once` promises that a call runs the Python function at most once; then that is watched.
-    `controls` names the targets that are this one without what is under test, such as the front end
-    alone, or what is below with another layer above: where it agrees with one of these, a case in which
-    both differ from eager proves nothing. They are prepared and reset in the same process. `in_pieces`
-    says that a program may be cut into pieces which are compiled as they are reached: where one is
-    declined, others have run, so that the clause `refusals` is not asked. `exact` promises that a target
-    runs the kernels that eager runs, in the same order, so that numbers are equal bit for bit. `refuses`
-    is the share of the programs that it may decline, besides those that need what it lacks or `declines`:
-    a campaign in which it declines more has found something. (Programs with what it declines are run, so
-    that what is left behind when it does is seen.) `clauses` are those of the contract that it promises,
-    and names of sets of them (`fuzz.targets.clause_sets`); no other one is judged. `computes_in` has dtypes
-    that it computes in another precision, and `flushes_denormals` says that it takes denormals for zeros:
-    the error policy counts its digits so. A target can be called like the function that compiles.
-
+    Example:
         Target("mine", "my compiler", compile_function, lacks=("complex", "operator: as_strided*"))
     """
 
@@ -88,22 +94,23 @@ class Target:
 
     @classmethod
     def from_backend(cls, backend: str | Callable[..., Any], *, aot: bool = False, **more: Any) -> Target:
-        """The target of a backend of torch.compile, which sets all that such a target needs.
+        """The target of a backend of torch.compile, with all settings that such a target needs.
 
-        The controls are Dynamo alone and, if the backend is given AOTAutograd's graphs (`aot`), AOTAutograd
-        alone. Dynamo's caches are dropped after each case, Dynamo does not fall back to eager in silence, a
-        program may come `in_pieces`, and a process that is made ready compiles a toy first. Nothing is
-        imported before that. Of the clauses it promises the set `torch.compile`.
+        The controls are Dynamo alone and, if the backend gets AOTAutograd's graphs (`aot`), AOTAutograd
+        alone. Dynamo's caches are dropped after each case. Dynamo does not fall back to eager silently. A
+        program may come `in_pieces`. A prepared process compiles a toy first, and nothing is imported before
+        that. The target promises the clauses of the set `torch.compile`.
 
         Args:
             backend: a name of `torch.compiler.list_backends`, or a function of a GraphModule and inputs.
-            aot: the backend is given graphs of AOTAutograd: it is, or calls, `aot_autograd(...)`.
-            more: attributes of `Target`, and `dynamic` and `options`, which are given to torch.compile. What
-                is given for `prepare` and `reset` is done after what is said above.
+            aot: the backend gets graphs of AOTAutograd: it is, or calls, `aot_autograd(...)`.
+            more: attributes of `Target`, and `dynamic` and `options`, which go to torch.compile. Functions
+                for `prepare` and `reset` run after those above.
 
         Raises:
             fuzz.errors.TargetError: the backend is no such thing.
 
+        Example:
             target = Target.from_backend("openvino", lacks=("complex",))
         """
         from fuzz.targets.dynamo_backends import backend_target
@@ -116,33 +123,42 @@ class Target:
 
     @property
     def promised(self) -> tuple[str, ...]:
-        """The clauses that it promises, in the order of the contract; TargetError if it names another one."""
+        """The clauses that the target promises, in the order of the contract.
+
+        Raises:
+            TargetError: it names an unknown clause.
+        """
         return clauses_of(self.clauses)
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """The precision that it computes in; ValueError if it names what is no floating dtype."""
+        """The precision in which the target computes.
+
+        Raises:
+            ValueError: it names no floating dtype.
+        """
         return Arithmetic(self.computes_in, self.flushes_denormals)
 
     def lacking(self, program: Program) -> str | None:
-        """The first capability that a program needs and this target lacks."""
+        """The first capability that a program needs and this target lacks, or None."""
         return _first(self.lacks, program)
 
     def declining(self, program: Program) -> str | None:
-        """The first of what this target says it declines that a program has."""
+        """The first capability of a program that this target declines, or None."""
         return _first(self.declines, program)
 
 
 def _first(names: Sequence[str], program: Program) -> str | None:
-    """The first of some capabilities that a program needs."""
+    """The first of these capabilities that a program needs, or None."""
     found = traits(program) if names else frozenset()
     return next((name for name in names if not found.isdisjoint(excluded_traits((name,)))), None)
 
 
 def lacked_by_all(targets: Sequence[Target]) -> tuple[str, ...]:
-    """What each of some targets lacks: a campaign on them draws no program that needs it.
+    """The capabilities that all of some targets lack. A campaign on them draws no program that needs one.
 
-    Where none promises gradients, that is `autograd`, too. (`cuda` says nothing of programs.)
+    If none promises gradients, `autograd` is one of them. `cuda` is left out, because it says nothing of
+    programs.
 
     >>> one = Target("one", "", lambda f: f, lacks=("complex", "cuda"))
     >>> lacked_by_all([one, Target("other", "", lambda f: f, lacks=("random", "complex"))])

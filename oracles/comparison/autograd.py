@@ -11,7 +11,10 @@ from oracles.observation.records import GradientRun, LaterRequire, LaterWrite, T
 
 
 def compare_histories(sides: Comparison) -> Iterator[Difference]:
-    """Whether the same inputs have another autograd history after the call."""
+    """Compare which inputs have another autograd history after the call.
+
+    Where `requires_grad` or the presence of a `grad_fn` differs too, that is the finding, and this adds none.
+    """
     for path in sorted({*sides.eager.moved} ^ {*sides.target.moved}):
         eager, target = sides.eager_states[path], sides.target_states[path]
         if (eager.requires_grad, eager.has_grad_fn) == (target.requires_grad, target.has_grad_fn):
@@ -47,7 +50,11 @@ def _compare_backward(
     reference: GradientRun | None,
     measured: GradientRun | None,
 ) -> Iterator[Difference]:
-    """One backward. `clauses` are those of its exceptions and of its gradients, `which` ends its paths."""
+    """Compare one backward.
+
+    `clauses` has the clause of its exceptions and the clause of its gradients. `which` is appended to the
+    paths of its findings.
+    """
     if eager == target:
         return
     if eager.roots != target.roots or sides.unlike & {*eager.roots}:
@@ -149,9 +156,10 @@ def _values(states: Sequence[TensorState], data: Sequence[bytes | None]) -> dict
 
 
 def compare_later_gradients(sides: Comparison) -> Iterator[Difference]:
-    """The backwards after all later writes: they propagate gradients as in eager, or raise as in eager.
+    """Compare the backwards after all later writes: they give eager's gradients, or raise as eager does.
 
-    After a write that autograd cannot notice it is undefined: it depends on what the backward keeps.
+    Nothing is compared after a write that autograd cannot notice. What a backward gives then depends on which
+    tensors it saved, and the contract leaves that to the target.
     """
     if any(write.uncounted for write in sides.eager.later_writes):
         return
@@ -168,10 +176,10 @@ def compare_later_gradients(sides: Comparison) -> Iterator[Difference]:
 
 
 def compare_steps(sides: Comparison) -> Iterator[Difference]:
-    """The steps in their order, as far as the first that differs: what comes after it is its consequence.
+    """Compare the steps in order, up to the first that differs: later ones follow from it.
 
-    After a write that autograd does not notice everywhere, a backward is defined only if it raises: it has
-    kept something of which the write was noticed.
+    After a write that autograd does not notice everywhere, a backward is defined only if it raises in eager:
+    then it has saved a tensor for which autograd did notice the write.
     """
     unnoticed = False
     references = () if sides.reference is None else sides.reference.steps
@@ -237,7 +245,7 @@ def _is_double(step: Step) -> bool:
 
 
 def _compare_gradient_histories(which: str, eager: Step, target: Step) -> Difference:
-    """Other gradients have a history of their own."""
+    """The difference that other gradients require grad, so that other double backwards exist."""
     left, right = (
         ", ".join(run.roots) if isinstance(run, GradientRun) and _is_double(run) else "none"
         for run in (eager, target)

@@ -1,8 +1,11 @@
-"""Two snapshots in, findings out: every clause of the contract that they tell apart.
+"""Comparator: compare two observations clause by clause, in the order of the call.
 
-Comparison follows the call: errors, structure, then each tensor, then what holds between tensors, then
-gradients and later writes. What could only repeat an earlier finding is not compared: nothing after an
-error on one side, no element of a tensor of another shape, no gradient of a result that is another one.
+In: two `Observation`s. Out: findings, ordered by clause.
+
+The order is: errors, structure, each tensor, relations between tensors, gradients, later writes. A comparison
+that could only repeat an earlier finding is left out. Nothing is compared after an error on one side. The
+elements of a tensor are not compared if its shape differs. The gradients of a result are not compared if the
+result differs in shape, dtype or history.
 """
 
 from __future__ import annotations
@@ -45,11 +48,11 @@ def compare(
     *,
     exact: bool = False,
 ) -> tuple[Finding, ...]:
-    """What the target did otherwise than eager, ordered by clause and then as it was met.
+    """List what the target did otherwise than eager, ordered by clause, then in the order of comparison.
 
     `reference` is the same program in double precision, for the error policy of
-    `oracles.comparison.tolerance`; `exact` asks for equal bits. Of a target that refused the call only what
-    it left changed is found, and what eager does differently on the same objects then.
+    `oracles.comparison.tolerance`. `exact` asks for equal bits. If the target refused the call, two things
+    are findings: what the refusal left changed, and what eager then does differently on the same objects.
 
         compare(observe(f, make), observe(compiled, make))    # () when they agree
     """
@@ -66,9 +69,11 @@ def differences(
     clauses: Collection[str] = CLAUSES,
     arithmetic: Arithmetic = EXACTLY_AS_SAID,
 ) -> tuple[Difference, ...]:
-    """As `compare`, each finding with its weight; `terms` is eager's once more, with the terms measured.
+    """List what `compare` does, each finding with what a judge needs to weigh it.
 
-    Of other clauses than `clauses` nothing is said; `arithmetic` is the target's."""
+    `terms` is a second observation of eager, in which the terms of gradients were measured. Only findings of
+    `clauses` are listed. `arithmetic` says in which precision the target computes.
+    """
     found = _compare_snapshots(Comparison.of(eager, target, reference, terms, exact, arithmetic))
     kept = (
         item
@@ -109,7 +114,7 @@ def _compare_lifetimes(sides: Comparison) -> Iterator[Difference]:
         what = "memory of a call when all has been dropped"
         yield difference("lifetime", alive[0], what, "freed", f"{listing(alive)} alive")
     eager, target = sides.eager.grown, sides.target.grown
-    # (Bytes were not counted where a name is alive: what a module holds, say, of arguments that are its own.)
+    # `observe` counts no bytes if a tensor is alive, as when a module holds arguments that are its own.
     if target > max(eager, 0) and not (sides.eager.alive or sides.target.alive):
         what = "bytes that the allocator has not got back when all has been dropped"
         yield difference("lifetime", "memory", what, str(eager), str(target))
@@ -132,7 +137,11 @@ def _compare_results(sides: Comparison, alike: bool) -> Iterator[Difference]:
 
 
 def _compare_inputs_of_raising_calls(sides: Comparison) -> Iterator[Difference]:
-    """Inputs that the target changed before it raised, and that eager had left alone by then."""
+    """Compare the inputs after a call that raised in both.
+
+    A change of an input's data is a finding only if eager had left its data alone when it raised; so is a
+    change of its metadata.
+    """
     eager_before = {state.path: state for state in sides.eager.before}
     for before in sides.target.before:
         path = before.path
@@ -145,7 +154,7 @@ def _compare_inputs_of_raising_calls(sides: Comparison) -> Iterator[Difference]:
 
 
 def _alike(sides: Comparison) -> Compare:
-    """What differs between two calls in eager, each in the light of what this judge was given."""
+    """A function that compares two calls in eager with the reference, terms and exactness of `sides`."""
 
     def compare_both(eager: Observation, again: Observation) -> tuple[Difference, ...]:
         return differences(eager, again, sides.reference, sides.terms, exact=sides.exact)
@@ -169,7 +178,10 @@ def _compare_ambient(sides: Comparison) -> Iterator[Difference]:
 
 
 def _compare_ambient_of_raising_calls(sides: Comparison) -> Iterator[Difference]:
-    """What the target changed of the ambient state before it raised, and eager had left alone by then."""
+    """Compare the ambient state after a call that raised in both.
+
+    The target may leave a setting as it was before the call, or as eager leaves it.
+    """
     eager, target = sides.eager, sides.target
     for field in fields(target.ambient):
         before, left = (getattr(state, field.name) for state in (target.ambient_before, target.ambient))
@@ -197,7 +209,7 @@ def _drawn(observation: Observation) -> str:
 
 
 def _compare_structure(sides: Comparison) -> Iterator[Difference]:
-    """Every node that differs, or only the first one when the trees are not of one shape."""
+    """Compare the trees of results: each node that differs, or only the first if their shapes differ."""
     eager, target = sides.eager.structure, sides.target.structure
     if eager == target:
         return

@@ -1,7 +1,7 @@
-"""Two snapshots side by side, the findings' wording, and the comparison of two tensors' elements.
+"""Comparison context: two observations side by side, and the wording of findings.
 
-What the comparisons of tensors and of autograd share: which tensors have been found to differ, so that
-nothing is said twice, and how a difference is said.
+The comparisons of tensors, of autograd and of refusals share it. It remembers which tensors were found to
+differ, so that no difference is reported twice.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from oracles.observation.records import Observation, Raised, TensorState, Value
 class Difference:
     """A finding, with what a judge must know to weigh it.
 
-    `numeric` is true when only elements differ, so that a reference may explain it. `noise` is true when
-    the reference says that eager's own elements mean nothing, or they are bytes of numbers that agree;
-    `slight` when half of the digits agree.
+    Attributes:
+        finding: the finding.
+        numeric: only elements differ, so a reference may explain it.
+        noise: the reference shows that eager's own elements mean nothing, or the elements are bytes of
+            floating numbers that agree as numbers.
+        slight: half of the digits agree.
     """
 
     finding: Finding
@@ -34,11 +37,18 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two snapshots of the same case, and perhaps a third in double precision, and one of eager's with the
-    `terms` of the gradients.
+    """Two snapshots of the same case, with what helps to weigh their differences.
 
-    `unlike` collects paths of tensors that have another shape, dtype, device or layout, so that nothing
-    about their elements can be compared; `differing` those whose elements have been found to differ.
+    Attributes:
+        eager, target: the two snapshots.
+        reference: the program in double precision, or None.
+        terms: eager once more, with the terms of the gradients measured, or None.
+        exact: elements must be equal bit for bit.
+        eager_states, target_states, reference_states: each snapshot's tensors by name.
+        arithmetic: in which precision the target computes.
+        unlike: paths of tensors whose shape, dtype, device or layout differs, so that elements cannot be
+            compared. Comparisons add to it.
+        differing: paths of tensors whose elements were found to differ. Comparisons add to it.
     """
 
     eager: Observation
@@ -62,7 +72,8 @@ class Comparison:
         exact: bool,
         arithmetic: Arithmetic = EXACTLY_AS_SAID,
     ) -> Comparison:
-        """Put snapshots side by side; a reference that went another way than eager is not used."""
+        """Put snapshots side by side. A reference that raised, or whose outputs differ from eager's in
+        number or identity, is not used."""
         if reference is not None and (reference.raised is not None or reference.outputs != eager.outputs):
             reference = None
         return Comparison(
@@ -106,8 +117,11 @@ class Comparison:
         reference: Value | None,
         terms: Value | None,
     ) -> Iterator[Difference]:
-        """Compare two gradients, which may be None, of any dtype and shape; `terms` is how large the terms
-        are that the elements are sums of, if it is known."""
+        """Compare two gradients, which may be None, or differ in dtype and shape.
+
+        `terms` has the magnitude of the largest term of each element, if it was measured. Without it the
+        largest cotangent stands for it.
+        """
         if eager is None or target is None or _like(eager) != _like(target):
             if eager is not target:
                 yield difference(clause, what, what, kind(eager), kind(target))
@@ -144,12 +158,12 @@ def same_exception(eager: Raised | None, target: Raised | None) -> bool:
 
 
 def outcome(raised: Raised | None) -> str:
-    """How a call or a backward ended, in words."""
+    """How a call or a backward ended, in words: "no exception", or its type and message."""
     return "no exception" if raised is None else f"{raised.type}: {raised.message}"
 
 
 def kind(value: Value | None) -> str:
-    """A value's dtype and shape, in words; None is said as it is."""
+    """A value's dtype and shape in words, such as "a tensor float32[2, 3]"; "None" for None."""
     kind = "tensor" if value is None or not value.kind else value.kind
     return "None" if value is None else f"a {kind} {text(value.dtype)}{list(value.shape)}"
 
@@ -159,7 +173,7 @@ def _like(value: Value) -> tuple[object, ...]:
 
 
 def text(value: object) -> str:
-    """A plain value in words: dtypes without their module, strides with * where they mean nothing."""
+    """A plain value in words: dtypes without their module, "*" for each stride that means nothing."""
     if isinstance(value, torch.dtype | torch.layout):
         return str(value).removeprefix("torch.")
     if isinstance(value, tuple):
@@ -169,7 +183,7 @@ def text(value: object) -> str:
 
 
 def listing(items: list[str], most: int = 4) -> str:
-    """Some items in words, at most so many by name."""
+    """Items separated by commas: at most `most` by name, then "and 3 more"."""
     if len(items) > most:
         return f"{', '.join(items[:most])} and {len(items) - most} more"
     return ", ".join(items)

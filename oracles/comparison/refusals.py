@@ -1,7 +1,11 @@
-"""The clause `refusals`: what a refused call has left behind, and what the same call in eager gives then.
+"""The clause `refusals`: a refused call changes nothing, or everything that eager would have changed.
 
-All that the caller can reach is as before the call, or all of it is as after eager's, never between;
-and the same call in eager, made then on the same objects, gives what it would have given.
+In: the two snapshots, the target's of a refused call. Out: findings of the clause.
+
+The caller's objects are all as before the call, or all as after eager's call, never in between. The second
+part of the clause is a retry: the same call in eager, made afterwards on the same objects, gives what it
+would have given without the refused call. `compare_python_state` is here too, because it compares the same
+objects after a call that was not refused (clause `once`).
 """
 
 from __future__ import annotations
@@ -21,9 +25,11 @@ Compare = Callable[[Observation, Observation], tuple[Difference, ...]]
 
 
 def compare_refusal(sides: Comparison, compare: Compare) -> Iterator[Difference]:
-    """What a refused call changed; if that is nothing, what eager does differently on the same objects.
+    """Find what a refused call changed, or what eager does differently on the same objects afterwards.
 
-    `compare` compares eager's call with eager's call after the refused one.
+    Changes are findings at once, unless everything is as after eager's call. In that case, and without any
+    change, the retry decides: if it differs from eager's call, the changes are the findings, or, without
+    changes, the retry's differences. `compare` compares eager's call with the retry.
     """
     target = sides.target
     marks = tuple(_marks_of_refused_call(target, sides.target_states))
@@ -35,7 +41,7 @@ def compare_refusal(sides: Comparison, compare: Compare) -> Iterator[Difference]
 
 
 def _in_eager(item: Difference) -> Difference:
-    """A difference between eager's call and eager's call after a refused one."""
+    """A difference between eager's call and the retry in eager, as a finding of `refusals`."""
     found = item.finding
     message = f"after the refused call, in eager: {found.message.replace(' in the target', ' then')}"
     path = f"{found.clause}: {found.path}"
@@ -43,7 +49,7 @@ def _in_eager(item: Difference) -> Difference:
 
 
 def _marks_of_refused_call(target: Observation, after: Mapping[str, TensorState]) -> Iterator[Difference]:
-    """Everything that a refused call has changed, by what there was before it."""
+    """Everything that a refused call has changed: ambient state, generators, Python objects, tensors."""
     yield from _ambient_marks(target.ambient_before, target.ambient)
     if target.generator != target.generator_before:
         yield _mark("random state", f"state {target.generator_before}", f"state {target.generator}")
@@ -56,7 +62,7 @@ def _marks_of_refused_call(target: Observation, after: Mapping[str, TensorState]
             yield _mark(f"{FIELDS.get(changed, changed)} of {before.path}", there, left, before.path)
 
 
-_SHOWN = tuple(name for name in MARKS if name not in ("value", "grad"))  # what is said in a few words
+_SHOWN = tuple(name for name in MARKS if name not in ("value", "grad"))  # fields that are short in words
 
 
 def first_change(before: TensorState, after: TensorState, names: tuple[str, ...]) -> str | None:
@@ -81,7 +87,7 @@ def _python_marks(before: PythonState, after: PythonState) -> Iterator[Differenc
 
 
 def changed_nodes(one: PythonState, other: PythonState) -> Iterator[tuple[str, str, str]]:
-    """Each path at which two Python states differ, with what is there; a container stands for its items."""
+    """Each path at which two Python states differ, with the description on both sides."""
     if one.nodes == other.nodes:
         return
     left, right = dict(one.nodes), dict(other.nodes)
@@ -97,7 +103,7 @@ def _mark(what: str, before: str, after: str, path: str | None = None) -> Differ
 
 
 def _is_as_after_eager(sides: Comparison) -> bool:
-    """Whether a refused call has left everything as eager's call does."""
+    """Whether a refused call has left all arguments, objects, modes and generators as eager's call does."""
     eager, target = sides.eager, sides.target
     if (eager.ambient, eager.generator) != (target.ambient, target.generator):
         return False
@@ -111,7 +117,10 @@ def _is_as_after_eager(sides: Comparison) -> bool:
 
 
 def compare_python_state(sides: Comparison) -> Iterator[Difference]:
-    """The Python objects that a call was given, after it."""
+    """Compare the Python objects that a call was given, after the call (clause `once`).
+
+    If both raised, a change is a finding only where eager left the object untouched.
+    """
     eager, target = sides.eager, sides.target
     if eager.python == target.python:
         return

@@ -37,12 +37,12 @@ INPUT_METADATA = (*_TYPE, *_LAYOUT, "offset", "storage_bytes", "storage_kept")
 
 
 def compare_inputs(sides: Comparison) -> Iterator[Difference]:
-    """Arguments and the tensors behind them: data, metadata, version counters, `.grad`."""
+    """Compare arguments and the tensors behind them: data, metadata, version counters, `.grad`."""
     for eager in sides.eager.states[: sides.eager.inputs]:
         path = eager.path
         target = sides.target_states.get(path)
         if target is None:
-            # A storage that only eager moved an argument away from: storage_kept has said so.
+            # A storage from which only eager moved an argument away: `storage_kept` reports it.
             continue
         yield from _fields("input-metadata", path, eager, target, INPUT_METADATA)
         if any(getattr(eager, name) != getattr(target, name) for name in _TYPE):
@@ -55,7 +55,7 @@ def compare_inputs(sides: Comparison) -> Iterator[Difference]:
 
 
 def compare_outputs(sides: Comparison) -> Iterator[Difference]:
-    """Results: which object each is, its elements, strides and autograd metadata."""
+    """Compare results: which object each is, its elements, strides and autograd metadata."""
     inputs = {state.path for state in sides.eager.states[: sides.eager.inputs]}
     seen: set[tuple[str, str]] = set()
     for (path, name), (_, target_name) in zip(sides.eager.outputs, sides.target.outputs, strict=True):
@@ -99,9 +99,10 @@ def _compare_elements(
 
 
 def _shows_rounding(sides: Comparison, eager: TensorState, target: TensorState) -> bool:
-    """Whether a tensor shows bytes of floating numbers that are rounded otherwise, and agree as such.
+    """Whether a tensor shows the bytes of floating numbers that agree within the tolerance.
 
-    Nothing can be said of the bytes then. Whether the memory is right, the tensor says that has the numbers.
+    Another tensor on the same storage has the numbers, and shows whether the memory is right. Their bytes
+    differ with any rounding, so a difference of the bytes proves nothing.
     """
     for name, other in sides.eager_states.items():
         its = sides.target_states.get(name)
@@ -134,7 +135,7 @@ def _compare_autograd_metadata(
 ) -> Iterator[Difference]:
     for name in ("requires_grad", "is_leaf", "has_grad_fn", "retains_grad"):
         if getattr(eager, name) != getattr(target, name):
-            # They hang together: one finding says it.
+            # These flags depend on each other, so the first that differs stands for all.
             yield from _fields(clause, path, eager, target, (name,))
             break
     left, right = _base_in_words(eager, sides.eager), _base_in_words(target, sides.target)
@@ -143,7 +144,7 @@ def _compare_autograd_metadata(
 
 
 def _base_in_words(state: TensorState, observation: Observation) -> str:
-    """The base in words; a hidden one is told by the first tensor that has it too."""
+    """A view's base in words. A base that no path names is named after the first tensor with this base."""
     if not state.base:
         return "none, it is no view"
     if not state.base.startswith("hidden"):
@@ -153,7 +154,7 @@ def _base_in_words(state: TensorState, observation: Observation) -> str:
 
 
 def compare_sharing(sides: Comparison) -> Iterator[Difference]:
-    """Which tensors share storage, and where results lie relative to their partners."""
+    """Compare which tensors share storage, and at which offset results lie from tensors that share theirs."""
     eager, target = _by_every_path(sides.eager), _by_every_path(sides.target)
     common = [path for path in eager if path in target]
     outputs = {path for path, _ in sides.eager.outputs}
@@ -186,7 +187,7 @@ def _partners(paths: list[str]) -> str:
 def _offset_from_partner(
     path: str, partners: list[str], eager: dict[str, TensorState], target: dict[str, TensorState]
 ) -> Iterator[Difference]:
-    """The offset from the first partner that lies somewhere: tensors without elements do not."""
+    """Compare a tensor's offset from the first partner that has elements; without elements it has none."""
     if 0 in eager[path].shape:
         return
     for other in partners:
@@ -200,7 +201,7 @@ def _offset_from_partner(
 
 
 def compare_overlaps(sides: Comparison) -> Iterator[Difference]:
-    """Which elements a write through one tensor reaches in the others on the same storage."""
+    """Compare which elements a write through one tensor reaches in the others on the same storage."""
     eager = {(reach.writer, reach.reader): reach.tags for reach in sides.eager.reaches}
     target = {(reach.writer, reach.reader): reach.tags for reach in sides.target.reaches}
     if eager == target:
@@ -218,7 +219,7 @@ def compare_overlaps(sides: Comparison) -> Iterator[Difference]:
 
 
 def _is_sharing_comparable(sides: Comparison, writer: str, reader: str) -> bool:
-    """Whether two tensors share storage on both sides; if not, that has been found already."""
+    """Whether two tensors share storage on both sides; if not, `compare_sharing` has a finding."""
     if writer == reader or sides.unlike & {writer, reader}:
         # How a tensor overlaps itself follows from its strides.
         return False

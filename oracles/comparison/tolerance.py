@@ -6,32 +6,36 @@ in eager, in the target and in the reference, an element of a floating dtype agr
 1. it is equal: bit for bit, or both NaN, or (unless `exact`) zeros of either sign; or
 2. |t - r| <= FACTOR * |e - r| + ULPS * ulp(r): the target is about as far from the truth as eager is; or
 3. |t - r| <= FACTOR * max |e - r| over the tensor, but never more than half of the digits of the largest
-   element: where eager's own error moves about, as it does after cancellation, an element that eager
-   happened to hit is no better known than its neighbours; or
+   element. Eager's own error varies from element to element, as it does after cancellation. An element that
+   eager happened to hit is no better known than its neighbours; or
 4. the element is a sum of terms of which some are known to be as large as `scale`, and 2 holds with the
-   ulp taken there: when terms cancel, the rounding of the largest remains, whatever the order of the sum.
+   ulp taken there. When terms cancel, the rounding of the largest remains, whatever the order of the sum.
    Gradients are such sums, of terms that begin with the cotangents.
 
-Without a reference only 1 and |t - e| <= ULPS * ulp(e) count, and a difference of up to FACTOR times that
-proves nothing: it is marked as noise. NaN and infinities must be at the same places with the same signs (a
-complex number is NaN, or infinite, if one of its parts is, as `torch.isnan` and `torch.isinf` say), and
-integers and booleans must be equal, always.
+Without a reference only 1 and |t - e| <= ULPS * ulp(e) count. A difference of up to FACTOR times that proves
+nothing, and is marked as noise. NaN and infinities must be at the same places with the same signs. A complex
+number is NaN, or infinite, if one of its parts is, as in `torch.isnan` and `torch.isinf`. Integers and
+booleans must be equal, always.
 
-FACTOR is 4: reordering a sum of n terms changes its error by a small factor with overwhelming
-probability, not by n; torch's own accuracy minifier allows 2 to 10 on the root mean square, which is
-laxer. ULPS is 4: a chain of two or three correctly rounded operations in place of one fused operation
-differs by that much, and an error of a wrong formula is thousands of ulps. ulp(x) is eps * |x| of the
-value's dtype, and no less than its smallest subnormal number; of a complex number, both of whose parts are
-rounded in proportion to the whole (R. Brent, C. Percival, P. Zimmermann, Error bounds on complex
-floating-point multiplication, Math. Comp. 76, 2007), x is its absolute value; in double precision, where the
-reference is no better than eager and shows no error, it is that of the tensor's largest element.
+FACTOR is 4. Reordering a sum of n terms changes its error by a small factor with overwhelming probability,
+not by n. torch's own accuracy minifier allows 2 to 10 on the root mean square, which is laxer.
 
-Where a target says that it computes numbers of a dtype in another precision (`Arithmetic`), eps is that of
-that precision; the smallest number is the smallest normal one if it flushes denormals.
+ULPS is 4. Two or three correctly rounded operations in place of one fused operation differ by that much; an
+error of a wrong formula is thousands of ulps. ulp(x) is eps * |x| of the value's dtype, and no less than its
+smallest subnormal number. There are two exceptions:
 
-Where eager itself has lost more than half of its digits against the reference, its numbers are noise:
-a difference there proves nothing and is marked as such. One that leaves half of the digits is marked as
-slight: rounding may explain it (`random_rounding`), and explains no other.
+- For a complex number x is its absolute value, because both parts are rounded in proportion to the whole
+  (R. Brent, C. Percival, P. Zimmermann, Error bounds on complex floating-point multiplication, Math. Comp.
+  76, 2007).
+- In double precision x is the tensor's largest element, because the reference is no better than eager and
+  shows no error.
+
+A target may declare that it computes a dtype in another precision (`Arithmetic`). Then eps is that of this
+precision. If it flushes denormals, the smallest number is the smallest normal one.
+
+Where eager itself has lost more than half of its digits against the reference, its numbers are noise. A
+difference there proves nothing and is marked as noise. A difference that leaves half of the digits is marked
+as slight: only such a difference can be explained by rounding (`random_rounding`).
 """
 
 from __future__ import annotations
@@ -54,14 +58,17 @@ _Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How a target computes, where that is not as the dtypes say.
+    """How a target computes, where that differs from what the dtypes say.
 
-    `computes_in` has names of dtypes, each with that of the dtype in which the target computes numbers of it.
-    With `flushes_denormals` numbers that are smaller than the smallest normal one may be zeros.
+    Attributes:
+        computes_in: the dtype in which the target computes, by the name of the dtype that it is given.
+        flushes_denormals: numbers below the smallest normal one may become zero.
 
+    Raises:
+        ValueError: a name is no floating dtype of torch.
+
+    Example:
         Arithmetic({"float64": "float32"}, flushes_denormals=True)
-
-    Raises `ValueError` for a name that is no floating dtype of torch.
     """
 
     computes_in: Mapping[str, str] = field(default_factory=dict)
@@ -89,10 +96,14 @@ EXACTLY_AS_SAID = Arithmetic()
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first element that differs too much, in words, and how many do.
+    """The first element that differs too much, and how many do.
 
-    `noise` is true when eager is as far from the reference that nothing can be told; `slight` when half of
-    the digits agree, of the largest element as in rule 3.
+    Attributes:
+        index: the element's index, () for a tensor without dimensions.
+        eager, target: the element on both sides, as text.
+        detail: the place, the number of elements that differ, and by how much.
+        noise: eager is so far from the reference that the difference proves nothing.
+        slight: half of the digits agree, counted from the largest element as in rule 3.
     """
 
     index: tuple[int, ...]
@@ -112,14 +123,19 @@ def first_mismatch(
     scale: float | Value = 0.0,
     arithmetic: Arithmetic = EXACTLY_AS_SAID,
 ) -> Mismatch | None:
-    """The first element that disagrees, or None when the two values agree.
+    """Find the first element that disagrees, or None when the two values agree.
 
-    Both values must have the same dtype and shape; a reference of another shape is not used. `exact`
-    asks for equality bit for bit (NaN equal to NaN) and ignores the reference. `scale` is the magnitude of
-    terms that are known to be summed into the elements: one number, or float64 of the same shape. Digits are
-    counted in the precision in which the target computes by its `arithmetic`.
+    Args:
+        eager, target: values of the same dtype and shape.
+        reference: the value in double precision. It is not used if its shape differs, or if only one of both
+            is complex.
+        exact: ask for equality bit for bit (NaN equal to NaN), and ignore the reference.
+        scale: the magnitude of terms that are summed into the elements: one number, or float64 of the same
+            shape.
+        arithmetic: in which precision the target computes; digits are counted in it.
 
-    Raises `ValueError` for values of different dtypes or shapes: these are a finding of their own.
+    Raises:
+        ValueError: the values differ in dtype or shape, which is a finding of its own.
     """
     if eager.dtype != target.dtype or eager.shape != target.shape:
         raise ValueError(
@@ -161,7 +177,7 @@ def _compare_within_tolerance(
         if reference is None:
             distance = np.abs(t - e)
             allowed = ULPS * _ulp(np.maximum(_magnitude(e, eager), scale), info.eps, least)
-            # Whether eager or the target is off by so little, nobody can tell.
+            # Without a reference nobody knows whether eager or the target has this small error.
             undecided = same_special | (~special & (distance <= FACTOR * allowed))
             noise = bool(undecided.all())
         else:
@@ -194,8 +210,11 @@ def _compare_within_tolerance(
 
 
 def _alike_as_a_whole(e: _Array, t: _Array) -> npt.NDArray[np.bool_]:
-    """Whether two complex numbers are both NaN, or both infinite: a product with one that is infinite in one
-    part only is NaN in both or in one, as the order of the terms has it."""
+    """Whether two complex numbers are both NaN, or both infinite, for each of their parts.
+
+    A product with a number that is infinite in one part is NaN in one part or in both, depending on the order
+    of the terms.
+    """
     same = np.zeros(len(e) // 2, np.bool_)
     for test in (np.isnan, np.isinf):
         same |= test(e).reshape(-1, 2).any(axis=1) & test(t).reshape(-1, 2).any(axis=1)
@@ -213,7 +232,7 @@ def _tolerance_scales(scale: float | Value, value: Value) -> float | _Array:
 
 
 def _parts(value: Value) -> _Array:
-    """The elements as float64, real and imaginary parts apart."""
+    """The elements as float64 in one dimension; the real and imaginary part of each follow each other."""
     tensor = value.tensor().reshape(-1)
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.to(torch.complex128)).reshape(-1)
@@ -222,7 +241,7 @@ def _parts(value: Value) -> _Array:
 
 
 def _magnitude(parts: _Array, value: Value) -> _Array:
-    """What the rounding of each element is measured by: its size, of a complex number that of the whole."""
+    """The magnitude by which each element is rounded; for parts of a complex number that of the whole."""
     if not value.dtype.is_complex:
         return np.abs(parts)
     pairs = parts.reshape(-1, 2)
@@ -252,7 +271,8 @@ def _largest(numbers: _Array) -> float:
 
 
 def _integers_are_noise(eager: Value, reference: Value) -> bool:
-    """Whether double precision takes other decisions than eager does: a comparison on an edge."""
+    """Whether integers in double precision differ from eager's, as after a comparison of nearly equal
+    numbers."""
     if reference.shape != eager.shape or reference.dtype.is_floating_point or reference.dtype.is_complex:
         return False
     return bool((eager.tensor() != reference.tensor()).any())

@@ -1,13 +1,16 @@
-"""Aliasing, seen by writing through one tensor and reading through all others on the same storage.
+"""Alias probe: write through one tensor and read through all others on the same storage.
 
-Every storage that two or more known tensors share is zeroed; then each tensor in turn has a tag of its
-own written to each of its elements, and all later tensors are read (the earlier ones have been written
-through themselves). A byte that is not zero was reached, and its tag says by which element of the
-writer. Tags have no zero byte, so readers of another dtype see partial overlaps as well. The elements
-are put back afterwards.
+In: the states of all known tensors, and the live tensors. Out: a `Reach` for each pair that overlaps.
 
-Values play no part in it, so two runs whose numbers differ by rounding probe alike. Nor does the device:
-what lies on another one is probed in as many bytes of the CPU's, where writes to one place have an order.
+Each storage that two or more known tensors share is probed as follows. The probe zeroes the storage. Then it
+writes a tag to each element of one tensor, and reads all tensors after it in the list; the pair in the other
+order was probed before. A byte that is not zero was reached, and its tag says by which element of the writer.
+Tags have no zero byte, so readers of another dtype show partial overlaps too.
+
+The probe does not depend on values, so runs whose numbers differ by rounding give the same result. It does
+not depend on the device either: tensors of another device are probed in CPU memory of the same size, where
+writes to one place have an order.
+Invariant: the elements are put back afterwards.
 """
 
 from __future__ import annotations
@@ -36,11 +39,10 @@ class _Member:
 
 
 def probe_aliases(states: Sequence[TensorState], known: Sequence[Known]) -> tuple[Reach, ...]:
-    """Write through each known tensor and read through the others; only overlaps are returned.
+    """Write through each known tensor, read through the others, and return the pairs that overlap.
 
-    `states` and `known` are in the same order. Tensors without elements, and tensors that are alone on
-    their storage, reach nothing. For one-byte dtypes a tag tells elements apart up to 255 elements, and
-    modulo 255 beyond.
+    `states` and `known` are in the same order. A tensor without elements reaches nothing, and so does a
+    tensor that is alone on its storage. Tags of one-byte dtypes repeat after 255 elements.
     """
     groups: dict[int, list[int]] = {}
     for index, state in enumerate(states):
@@ -86,7 +88,7 @@ def _probed_member(known: Known, memory: torch.UntypedStorage) -> _Member:
     elements.set_(memory, offset, shape, stride)
     distinct = elements
     if 0 in stride:
-        # Expanded dimensions: torch refuses to write the same element twice in one go.
+        # Expanded dimensions: torch refuses a write to one element through several indices.
         once = tuple(1 if step == 0 else length for length, step in zip(shape, stride, strict=True))
         distinct = torch.empty(0, dtype=dtype, device=memory.device)
         distinct.set_(memory, offset, once, stride)
@@ -95,7 +97,7 @@ def _probed_member(known: Known, memory: torch.UntypedStorage) -> _Member:
 
 @lru_cache(maxsize=512)
 def _tags(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Tags of a writer's elements, in row-major order, different from each other and in every byte from 0."""
+    """Tags of a writer's elements, in row-major order: different from each other, without a zero byte."""
     numbers = torch.arange(math.prod(shape), dtype=torch.int64, device="cpu")
     low, high = numbers % _DIGIT + 1, numbers // _DIGIT % _DIGIT + 1
     size = torch.empty((), dtype=dtype).element_size()

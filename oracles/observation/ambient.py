@@ -1,4 +1,10 @@
-"""The state around a call: generators seeded and digested, modes and defaults recorded and restored."""
+"""Ambient state: the generators, modes and defaults around a call.
+
+Here they are seeded and digested (generators), recorded and restored (grad mode, inference mode, autocast,
+default dtype and device, deterministic algorithms). An observation takes microseconds here, so the functions
+avoid the slow ways of torch and NumPy; their comments give the costs.
+Invariant: `restoring_ambient` leaves the caller's generators and modes as they were.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +26,8 @@ _SPARE = [numpy.random.MT19937(0)]  # making one takes longer than a small obser
 def seed_generators(seed: int) -> None:
     """Seed the default generators: torch's of the CPU and of each CUDA device, Python's and NumPy's.
 
-    `torch.manual_seed` does the same for torch's and reaches every backend, but takes 300 microseconds,
-    which is more than the rest of a small observation.
+    `torch.manual_seed` seeds the generators of every backend, but takes 300 microseconds, which is more than
+    the rest of a small observation.
     """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_available():
@@ -31,9 +37,10 @@ def seed_generators(seed: int) -> None:
 
 
 def digest_of_generators() -> str:
-    """A short digest of torch's default generators' states, and of what Python's and NumPy's draw next.
+    """A short digest of the states of torch's default generators, and of the next draws of Python and NumPy.
 
-    These two advance by that draw: reading all of NumPy's state takes a hundred times as long.
+    The generators of Python and NumPy advance by that draw, because to read NumPy's whole state takes a
+    hundred times as long.
     """
     digest = hashlib.sha1(torch.get_rng_state().numpy().data, usedforsecurity=False)
     if torch.cuda.is_available():
@@ -62,8 +69,8 @@ def record_ambient() -> Ambient:
 def restore_ambient(wanted: Ambient, now: Ambient) -> None:
     """Put back what differs between two records, except inference mode.
 
-    That one ends with the guard that was entered last, so a block that may leak it needs a guard of its
-    own around it.
+    Inference mode ends with the guard that was entered last. A block that may leak it needs its own guard
+    around it.
     """
     if now == wanted:
         return
@@ -102,7 +109,7 @@ def restoring_ambient() -> Iterator[Ambient]:
 
 @contextmanager
 def _numpy_generator_apart() -> Iterator[None]:
-    """NumPy's functions draw from a generator of ours: copying the user's state would take longer."""
+    """While it lasts, NumPy draws from a spare generator; to copy the user's state would take longer."""
     outside = mtrand.get_bit_generator()
     inside = _SPARE.pop() if _SPARE else numpy.random.MT19937(0)
     mtrand.set_bit_generator(inside)

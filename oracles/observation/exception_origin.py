@@ -1,7 +1,7 @@
-"""Where an exception was raised: the innermost function of the compiler under test.
+"""Exception origin: the innermost function of the compiler under test that raised.
 
-Two exceptions of one function with one message are one fault, whatever the program that met it. Frames of
-this project, of generated code and of torch's dispatcher say nothing of that: every operator comes by there.
+Two exceptions with the same origin and message count as one bug, whatever program raised them. Frames of this
+project, of generated code and of torch's dispatcher are skipped, because every operator passes through them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import TracebackType
 from oracles.object_names import encodable
 
 _LONGEST = 200
-# Packages and modules that are never to blame: those who call, and those that every operator goes through.
+# Packages and modules that are skipped: callers, and code that every operator passes through.
 _PASSED = (
     *("fuzz", "oracles", "contextlib", "functools", "torch._ops", "torch._tensor", "torch.overrides"),
     *("torch._compile", "torch._prims_common.wrappers", "torch._subclasses", "torch.autograd"),
@@ -20,16 +20,18 @@ _PASSED = (
     *("torch.fx.experimental.proxy_tensor", "torch.fx.interpreter", "torch.fx.graph_module"),
     *("torch.nn.modules.module", "torch._library", "torch._dynamo.eval_frame"),
 )
-_CHECKS = "torch"  # the module of `torch._check`, by which others raise
+_CHECKS = "torch"  # the module of `torch._check`, with which other modules raise
 
 
 def exception_origin(trace: TracebackType | None) -> str:
-    """The module and name of the innermost function that may be to blame; "" if there is none.
+    """The module and name of the innermost function that is not skipped; "" if there is none.
 
-    try:
-        torch.compile(f, backend="aot_eager")(x)
-    except Exception as error:
-        exception_origin(error.__traceback__)  # "torch._functorch._aot_autograd.functional_utils.gen_alias"
+    Example:
+        try:
+            torch.compile(f, backend="aot_eager")(x)
+        except Exception as error:
+            exception_origin(error.__traceback__)
+            # "torch._functorch._aot_autograd.functional_utils.gen_alias"
     """
     origin = ""
     for frame, _ in traceback.walk_tb(trace):

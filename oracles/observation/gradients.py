@@ -1,4 +1,11 @@
-"""What autograd sees of a call: gradients of any subset of its results, and writes to them later on."""
+"""Gradients: run backwards from results of a call, and write to results afterwards.
+
+In: live results and the inputs' autograd edges. Out: `GradientRun` and `LaterWrite` records.
+
+A backward starts from any subset of the results, each with a fixed cotangent, so that eager and the target
+are given the same numbers. On request each backward also measures the terms that are summed into a gradient
+(`measuring`), for rule 4 of `oracles.comparison.tolerance`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +31,7 @@ from oracles.observation.tensor_state import Known, Register, element_reader, le
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 _MESSAGE_LENGTH = 200
 LARGEST_COTANGENT = 11 / 8
-MAX_SINGLE_ROOTS = 4  # of the roots, from each of which a backward starts that starts from no other
+MAX_SINGLE_ROOTS = 4  # so many roots get a backward of their own, from no other root
 
 Roots = tuple[tuple[str, torch.Tensor], ...]
 
@@ -41,7 +48,7 @@ def record_exception(stage: str, error: Exception, origin: str = "") -> Raised:
 
 
 def gist(text: str) -> str:
-    """The first line of a message; with the next one where it only announces that ("backend raised:")."""
+    """The first line of a message, with the next one while it ends in ":" ("backend raised:")."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for count, line in enumerate(lines, start=1):
         if not line.endswith(":"):
@@ -50,23 +57,23 @@ def gist(text: str) -> str:
 
 
 class History:
-    """The autograd edges of the inputs before a call, and what has become of them after it.
+    """The autograd edges of the inputs before a call, and which of them the call has changed.
 
-    An edge names the value that a tensor had: an in-place write moves the tensor on to another edge,
-    and gradients with regard to the first one are still the gradients of the argument as it was passed.
+    An edge names the value that a tensor had. An in-place write moves the tensor on to another edge.
+    Gradients with regard to the first edge are still those of the argument as it was passed.
     """
 
     def __init__(self, register: Register, targets: int) -> None:
-        """Note all known tensors; the first `targets` of them get gradients."""
+        """Record the edges of all known tensors; gradients are taken of the first `targets` of them."""
         self._inputs = register.items()
         edges = {path: edge_of(tensor) for path, tensor in self._inputs if tensor.requires_grad}
         self._edges = {path: edge for path, edge in edges.items() if edge is not None}
         self._targets = {path: self._edges[path] for path, _ in self._inputs[:targets] if path in self._edges}
-        # A leaf is never asked for its edge again: making one costs a view.
+        # Edges of leaves do not change, and to make one costs a view.
         self._leaves = {path for path, tensor in self._inputs if path in edges and tensor.grad_fn is None}
 
     def targets(self) -> dict[str, GradientEdge]:
-        """What gradients are taken of: inputs as they were, and inputs that became leaves in the call."""
+        """The edges that gradients are taken of: inputs before the call, and leaves that the call made."""
         found = dict(self._targets)
         for path, tensor in self._inputs:
             if path not in self._leaves and tensor.requires_grad and leaf_and_grad_fn(tensor)[0]:
@@ -76,7 +83,7 @@ class History:
         return found
 
     def moved(self) -> Roots:
-        """The inputs that have another history now: results of the call, as much as its outputs."""
+        """The inputs that have another history now. They are results of the call, like its outputs."""
         return tuple((path, tensor) for path, tensor in self._inputs if self._has_moved(path, tensor))
 
     def _has_moved(self, path: str, tensor: torch.Tensor) -> bool:
@@ -88,10 +95,10 @@ class History:
 
 
 def edge_of(tensor: torch.Tensor) -> GradientEdge | None:
-    """The autograd edge of a tensor that requires grad, or None for one that has none all the same.
+    """The autograd edge of a tensor that requires grad, or None if it has no edge.
 
-    Views that are taken from a leaf without grad mode claim to require grad and lead nowhere; views that
-    autograd has forbidden raise.
+    Two kinds of views require grad and have none: a view of a leaf that was taken without grad mode, and a
+    view that autograd has forbidden, which raises.
     """
     try:
         return get_gradient_edge(tensor)
@@ -110,7 +117,7 @@ def differentiable(results: Roots) -> Roots:
 
 @dataclass(frozen=True, slots=True)
 class _Cotangent:
-    """A cotangent that every observation shares, and what its elements are when nobody wrote to them."""
+    """A cotangent that all observations share, with its original elements."""
 
     tensor: torch.Tensor
     read: Callable[[], bytes | None]
@@ -129,22 +136,22 @@ class _Cotangent:
 def _cotangent_of_root(
     ordinal: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> _Cotangent:
-    """The cotangent of a root: odd eighths up to LARGEST_COTANGENT, which every floating dtype holds."""
+    """The cotangent of a root: odd eighths up to LARGEST_COTANGENT, which every floating dtype represents."""
     steps = torch.arange(math.prod(shape) + 1, dtype=torch.float64)
     numbers = (((7 * steps + 3 * ordinal) % 11) * 2 - 11) / 8
     numbers = torch.complex(numbers[:-1], numbers[1:]) if dtype.is_complex else numbers[:-1]
     if ordinal % 2:
-        # A user's cotangent has any strides: a backward that counts on contiguous ones is wrong.
+        # A user's cotangent may have any strides; a backward that assumes contiguous ones is wrong.
         numbers = numbers.reshape(shape[::-1]).permute(tuple(reversed(range(len(shape)))))
     tensor = numbers.reshape(shape).to(device=device, dtype=dtype)
     if dtype.is_complex and not ordinal % 2:
-        tensor = tensor.conj_physical().conj()  # the same numbers, as the user's may be: lazily conjugated
+        tensor = tensor.conj_physical().conj()  # the same numbers with the conj bit, as a user's may have it
     read = element_reader(tensor)
     return _Cotangent(tensor, read, read())
 
 
 def _cotangent_like(ordinal: int, root: torch.Tensor) -> _Cotangent:
-    """The cotangent of a root; of a wrapper subclass, one that is made in the same way."""
+    """The cotangent of a root; for a wrapper subclass, a wrapper of the same class around cotangents."""
     parts = wrapper_subclass_parts(root)
     if parts is None:
         return _cotangent_of_root(ordinal, tuple(root.shape), root.dtype, root.device)
@@ -184,9 +191,9 @@ def differentiate_roots(
     retain: bool = True,
     create: bool = False,
 ) -> Differentiated:
-    """Take the gradients of some roots, each with the cotangent of its ordinal.
+    """Take the gradients of some roots with `torch.autograd.grad`, each with the cotangent of its ordinal.
 
-    The graph is kept if `retain`; with `create` the gradients have histories of their own.
+    `retain` keeps the graph. `create` keeps it too, and gives the gradients histories of their own.
     """
 
     def take(cotangents: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
@@ -205,7 +212,7 @@ def differentiate_roots(
 def accumulate_gradients(
     roots: Roots, leaves: Roots, ordinals: Sequence[int], *, retain: bool
 ) -> Differentiated:
-    """Accumulate the gradients of some roots into `.grad`; the gradients are what the leaves have there."""
+    """Accumulate gradients of some roots into `.grad`; the record has what the leaves' `.grad` is then."""
 
     def take(cotangents: list[torch.Tensor]) -> Sequence[torch.Tensor | None]:
         torch.autograd.backward([tensor for _, tensor in roots], cotangents, retain_graph=retain)
@@ -255,7 +262,7 @@ _measuring = ContextVar("_measuring", default=False)
 
 @contextmanager
 def measuring(on: bool) -> Iterator[None]:
-    """Whether backwards note the terms of the gradients as well, for as long as it lasts."""
+    """While it lasts, and if `on`, backwards also measure the terms of the gradients."""
     token = _measuring.set(on)
     try:
         yield
@@ -267,9 +274,12 @@ def measuring(on: bool) -> Iterator[None]:
 def _gradient_term_magnitudes(
     roots: Roots, targets: Mapping[str, GradientEdge | None]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """By path, the largest magnitude of the terms that arrive where a gradient is summed, element by
-    element; of a gradient that comes by way of another target's, or of a root's, whose cotangent is a term as
-    well, no less than the largest there."""
+    """While it lasts, measure the terms of which each gradient is the sum.
+
+    Yields the largest magnitude of the terms, element by element, by the path of the target. A gradient may
+    be computed from that of another target, or of a root, to which the root's cotangent is added as a term.
+    Then each of its elements counts as no less than the largest term there.
+    """
     largest: dict[str, torch.Tensor] = {}
     if not _measuring.get():
         yield largest
@@ -313,7 +323,7 @@ def _gradient_term_magnitudes(
 
 
 def _elements(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor, or the elements of all that it is made of, as `value_of` has them."""
+    """A tensor; for a wrapper subclass the elements of its inner tensors, in the order of `value_of`."""
     value = None if wrapper_subclass_parts(tensor) is None else value_of(tensor)
     return tensor if value is None else value.tensor()
 
@@ -323,7 +333,7 @@ def _value(numbers: torch.Tensor) -> Value:
 
 
 def _nodes_below(nodes: Sequence[Node | None]) -> set[Node]:
-    """The nodes, and all that a backward from them may come to."""
+    """The nodes, and all nodes that a backward from them may reach."""
     ahead, seen = [node for node in nodes if node is not None], set[Node]()
     while ahead:
         node = ahead.pop()
@@ -334,11 +344,13 @@ def _nodes_below(nodes: Sequence[Node | None]) -> set[Node]:
 
 
 def choose_backward_roots(count: int, differentiated: tuple[int, ...] | None) -> tuple[tuple[int, ...], ...]:
-    """Which of `count` roots each backward starts from: those wanted, then each of the first
-    `MAX_SINGLE_ROOTS` alone.
+    """Choose from which of `count` roots each backward starts.
 
-    choose(3, None)      # ((0, 1, 2), (0,), (1,), (2,))
-    choose(3, (4, 1))    # ((1,), (0,), (2,)): indices count modulo the number of roots
+    The first backward starts from the roots that are wanted. Then each of the first `MAX_SINGLE_ROOTS` roots
+    has a backward of its own.
+
+        choose_backward_roots(3, None)      # ((0, 1, 2), (0,), (1,), (2,))
+        choose_backward_roots(3, (4, 1))    # ((1,), (0,), (2,)): indices count modulo the number of roots
     """
     if count == 0:
         return ()
@@ -348,13 +360,12 @@ def choose_backward_roots(count: int, differentiated: tuple[int, ...] | None) ->
 
 
 def observe_later_write(path: str, tensor: torch.Tensor, known: Sequence[Known]) -> LaterWrite:
-    """Double a result in place and see what that did to every known tensor.
+    """Double a result in place, and record what that did to every known tensor.
 
-    It multiplies, because a gradient that is lost through an addition cannot be told from one that is
-    not.
+    The write multiplies: an addition would pass on a gradient unchanged, and so hide a lost history.
     """
     error: Raised | None = None
-    # (Autograd keeps wrapper subclasses, and nothing that they are made of.)
+    # Autograd saves wrapper subclasses, not their inner tensors, so inner version counters mean nothing.
     wrappers = [one.tensor for one in known if wrapper_subclass_parts(one.tensor) is not None]
     parts = {id(part) for wrapper in wrappers for part in _within(wrapper)}
     here = _memories(tensor)
@@ -384,7 +395,7 @@ def observe_later_write(path: str, tensor: torch.Tensor, known: Sequence[Known])
 
 
 def _within(wrapper: torch.Tensor) -> Iterator[torch.Tensor]:
-    """All that a tensor is made of, wrapper subclasses among it included."""
+    """All inner tensors of a wrapper subclass, at every depth."""
     parts = wrapper_subclass_parts(wrapper)
     for _, part in () if parts is None else parts.tensors:
         yield part
@@ -392,13 +403,13 @@ def _within(wrapper: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _plain(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensor itself, or those that it is made of."""
+    """The tensor itself; for a wrapper subclass its innermost tensors."""
     parts = wrapper_subclass_parts(tensor)
     return [tensor] if parts is None else [one for _, part in parts.tensors for one in _plain(part)]
 
 
 def _memories(tensor: torch.Tensor) -> set[int]:
-    """The addresses of the storages that a tensor, or what it is made of, lies in."""
+    """The addresses of the storages of a tensor, or of its innermost tensors; without empty storages."""
     if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
         address = tensor.untyped_storage().data_ptr()
         return {address} if address else set()
@@ -407,7 +418,7 @@ def _memories(tensor: torch.Tensor) -> set[int]:
 
 
 def may_be_written(tensor: torch.Tensor) -> bool:
-    """Whether a later write to this result says anything: autograd forbids it on leaves anyway."""
+    """Whether a later write to this result tests something: autograd forbids a write to a leaf anyway."""
     floating = tensor.is_floating_point() or tensor.is_complex()
     is_leaf, _ = leaf_and_grad_fn(tensor)
     return floating and not (is_leaf and tensor.requires_grad)

@@ -1,8 +1,9 @@
-"""Whether the memory of a call is freed when nobody holds its tensors any more.
+"""Leaks: whether the memory of a call is freed when nobody holds its tensors any more.
 
-Storages are watched, not tensors: whoever keeps a tensor alive, or a detached alias of it, keeps its storage.
-What lives on without ever having been seen, such as an intermediate value, shows in what CUDA's allocator has
-given out; on a CPU torch counts nothing.
+Storages are watched, not tensors: a tensor keeps its storage alive, and so does a detached alias of it.
+Memory that the observer never saw, such as an intermediate value, shows in the bytes that CUDA's allocator
+has given out. On a CPU torch counts no bytes, so only known storages are watched there.
+Invariant: `Lifetimes` holds weak references, and keeps no watched storage alive.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from torch.multiprocessing import reductions
 
 from oracles.observation.result_structure import has_memory
 
-# A thread of autograd's for a CUDA device wakes who waits for a backward before it drops its last node.
+# autograd's thread for a CUDA device ends a backward before it drops the last node, so look again after a
+# pause.
 _LOOKS, _PAUSE = 20, 0.001
 
 _Weak: Any = reductions.StorageWeakRef  # not annotated in torch
@@ -26,14 +28,15 @@ _Weak: Any = reductions.StorageWeakRef  # not annotated in torch
 class Lifetimes:
     """Weak references to the storages of one observation, each under the name of the first tensor on it.
 
-    lifetimes = Lifetimes()
-    lifetimes.watch([("arg[0]", x)])
-    del x
-    lifetimes.alive()   # (): its memory has been freed
+    Example:
+        lifetimes = Lifetimes()
+        lifetimes.watch([("arg[0]", x)])
+        del x
+        lifetimes.names_alive()   # (): its memory has been freed
     """
 
     def __init__(self) -> None:
-        """Before the call whose memory is watched."""
+        """Count the bytes that are given out now, before the call whose memory is watched."""
         with torch.inference_mode(False), torch.enable_grad():
             devices = ["cpu", *(f"cuda:{number}" for number in range(_devices()))]
             self._leaves = [torch.zeros((), requires_grad=True, device=device) for device in devices]
@@ -42,19 +45,19 @@ class Lifetimes:
         self._storages: dict[int, tuple[str, Any]] = {}
 
     def watch(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Note the storages of these tensors, without keeping any alive."""
+        """Watch the storages of these tensors, without keeping any alive."""
         for name, tensor in tensors:
             if has_memory(tensor):
                 reference = _Weak(tensor.untyped_storage())
                 self._storages.setdefault(reference.cdata, (name, reference))
 
     def names_alive(self) -> tuple[str, ...]:
-        """The names of those that are still alive, once cycles have been collected."""
+        """Collect cycles, and return the names of the storages that are still alive."""
         names = self._alive()
         if names:
             self._drain()
             names = self._alive()
-        # Collections grow dearer from one generation to the next, and most cycles are young.
+        # A collection costs more with each generation, and most cycles are young.
         for generation in range(3):
             if names:
                 gc.collect(generation)
@@ -66,7 +69,7 @@ class Lifetimes:
         return names
 
     def memory_grown(self) -> int:
-        """How many bytes more are given out now, once `names_alive` has been asked."""
+        """How many more bytes are given out now than before the call. Call `names_alive` first."""
         more = allocated_bytes() - self._allocated
         if more > 0:
             gc.collect()
@@ -81,10 +84,10 @@ class Lifetimes:
         return tuple(name for name, storage in self._storages.values() if not storage.expired())
 
     def _drain(self) -> None:
-        """Have the engine forget a backward that raised.
+        """Make the engine drop the rest of a backward that raised.
 
-        What it had still to do stays in the queue of the thread that is a device's, ordered by age, until an
-        older node is run there.
+        Its remaining nodes stay in the queue of the device's thread. The queue runs younger nodes first, so
+        they leave it when an older node runs. `_early` was made before the call, so its node is older.
         """
         torch.autograd.grad(self._early, self._leaves, retain_graph=True)
 

@@ -1,4 +1,8 @@
-"""The torch function modes and dispatch modes that a thread is in, and what a block has done to them."""
+"""Mode stacks: the torch function modes and dispatch modes of a thread, and which a block has leaked.
+
+torch has no public way to list them, so this module reads its private stacks.
+Invariant: the mode of a default device does not count here; `ambient` records the default device.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,24 @@ _dispatch: Any = _python_dispatch
 
 @dataclass(slots=True)
 class LeakedModes:
-    """The classes of the modes that a block entered for good, and "without" the class of each one gone."""
+    """What a block did to the mode stacks.
+
+    `names` has the class of each mode that the block entered and did not leave, and "without" with the class
+    of each mode that it left without having entered it.
+    """
 
     names: tuple[str, ...] = ()
 
 
 @contextmanager
 def recording_leaked_modes() -> Iterator[LeakedModes]:
-    """Note how the block leaves the modes otherwise than it found them, and put them back.
+    """While it lasts, watch the mode stacks. At the end, record what has changed and undo it.
 
     The mode of a default device does not count: that is ambient state of its own.
 
-        with modes_left() as left:
+        with recording_leaked_modes() as leaked:
             SomeMode().__enter__()
-        left.names    # ("module.SomeMode",)
+        leaked.names    # ("module.SomeMode",)
     """
     functions, dispatches = _function_modes(), _dispatch_modes()
     left = LeakedModes()
@@ -48,12 +56,12 @@ def recording_leaked_modes() -> Iterator[LeakedModes]:
 
 
 def active_modes() -> tuple[object, ...]:
-    """The modes that are on in this thread, torch function modes first; not that of a default device."""
+    """The modes of this thread, torch function modes first, without that of a default device."""
     return (*_function_modes(), *_dispatch_modes())
 
 
 def active_transforms() -> tuple[str, ...]:
-    """The transforms of `torch.func` that this thread is in, the innermost last; and "saved tensor hooks".
+    """The `torch.func` transforms of this thread, the innermost last, then "saved tensor hooks" if there are.
 
     >>> torch.vmap(lambda x: (print(active_transforms()), x)[1])(torch.ones(2))
     ('vmap',)
@@ -64,13 +72,13 @@ def active_transforms() -> tuple[str, ...]:
 
 
 def _function_modes() -> tuple[object, ...]:
-    """The torch function modes that are on, the innermost last; not that of a default device."""
+    """The torch function modes of this thread, the innermost last, without that of a default device."""
     stack = _overrides._get_current_function_mode_stack()
     return tuple(mode for mode in stack if type(mode) is not DeviceContext)
 
 
 def _dispatch_modes() -> tuple[object, ...]:
-    """The dispatch modes that are on, the innermost last."""
+    """The dispatch modes of this thread, the innermost last."""
     return tuple(_dispatch._get_current_dispatch_mode_stack())
 
 
@@ -80,7 +88,7 @@ def _restore_mode_stack(
     push: Callable[[object], object],
     pop: Callable[[], object],
 ) -> Iterator[str]:
-    """Make a stack what it was before, and say what was different."""
+    """Restore a mode stack, and yield in words what was different."""
     kept = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(before, after, strict=False)))
     for _ in after[kept:]:
         pop()

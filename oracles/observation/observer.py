@@ -1,9 +1,15 @@
-"""One snapshot of everything that the contract names: call a function on fresh arguments and look.
+"""Observer: call a function once on fresh arguments and record everything that the contract names.
 
-The order is: note what the arguments are; call; record ambient state, random state, structure and every
-tensor's state; take gradients; write to the results in place, as a later program may, and take gradients
-again (or do the steps that are asked for instead); then probe aliasing, because that writes everywhere and
-would disturb all the rest; and last drop everything, and see what is still alive.
+In: a function, and a function that makes `Arguments`. Out: an `Observation`.
+
+The order is:
+
+1. Record the arguments, then call the function.
+2. Record ambient state, random state, structure and the state of every tensor.
+3. Take gradients, write to the results in place as a later program may, and take gradients again. If the case
+   has steps of its own, do these instead.
+4. Probe aliasing. This comes late because it writes to every shared storage.
+5. Drop everything, and look which memory is still alive.
 """
 
 from __future__ import annotations
@@ -77,37 +83,51 @@ def observe(
 ) -> Observation:
     """Call `function(*make().args)` once and record all that can be seen afterwards.
 
-    `make` gives fresh, equal arguments each time; the default generators are seeded with `seed` before
-    it, and again before the call. `grad` is the grad mode of the call, `inference` whether it is made in
-    inference mode. `differentiate` picks the results
-    of the first backward, as indices modulo their number into: the tensors of the result that require
-    grad, in order, then the arguments and other inputs whose autograd history the call has changed;
-    None is all of them. Further backwards start from one of these each (`gradients.choose_backward_roots`);
-    then the results are written to, and backwards start anew: from all, and if that raises, from one each.
-    `steps`, if there are any, are done instead of all this. `refusal` tells legitimate refusals among
-    the exceptions of the call and of its backwards. After a refused call `retry`, the function as it is in
-    eager, is called on the same objects. With `terms` the terms of gradients are measured;
-    `under` is a dispatch mode around the call and each backward, as in `dense_operands` and `replay_rng`.
+    Without `steps`, backwards and writes follow a returned call. The first backward starts from the results
+    that `differentiate` picks; further ones start from one result each (`gradients.choose_backward_roots`).
+    Then the results are written to. A last backward starts from all results, and if it raises, one more from
+    each.
 
-    Everything that the function leaves behind in this thread (modes, defaults, generators) is undone.
-    The results are written to, so the function must not return aliases of tensors that outlive the call
-    and are not among its arguments.
+    Everything that the function leaves behind in this thread (modes, defaults, generators) is undone. The
+    results are written to, so the function must not return aliases of tensors that outlive the call and are
+    not among its arguments.
 
-    Exceptions of `function` and of its backward are recorded; those of `make` are raised.
+    Args:
+        function: the function. Its exceptions, and those of its backwards, are recorded.
+        make: gives fresh, equal arguments each time. Its exceptions are raised.
+        seed: seeds the default generators before `make`, and again before the call.
+        grad: the grad mode of the call.
+        inference: make the call in inference mode.
+        differentiate: results of the first backward, as indices modulo their number; None is all. They count
+            the tensors of the result that require grad, in order, then the inputs whose autograd history the
+            call has changed.
+        steps: what to do after the call, instead of these backwards and writes.
+        refusal: gives the reason if an exception of the call or of a backward is a legitimate refusal.
+        retry: the function in eager, which is called on the same objects after a refused call.
+        terms: measure the terms of gradients.
+        under: a dispatch mode around the call and each backward, as in `dense_operands` and `replay_rng`.
 
+    Raises:
+        TypeError: `refusal` gives a reason that is no text.
+        Unobservable: a result raises when it is looked at.
+
+    Example:
         observe(torch.sin, lambda: Arguments((torch.ones(2),))).raised    # None
     """
     with restoring_ambient() as ambient, measuring(terms), using_operation_mode(under):
         lifetimes = Lifetimes()
-        told = None if refusal is None else _refusal_in_words(refusal)
-        asked = _Request(make, seed, grad, inference, differentiate, tuple(steps), told, retry)
-        observation = _observe_call(function, asked, ambient, lifetimes)
+        readable_refusal = None if refusal is None else _refusal_in_words(refusal)
+        request = _Request(make, seed, grad, inference, differentiate, tuple(steps), readable_refusal, retry)
+        observation = _observe_call(function, request, ambient, lifetimes)
         alive = lifetimes.names_alive()
         return replace(observation, alive=alive, grown=0 if alive else lifetimes.memory_grown())
 
 
 def _refusal_in_words(refusal: Refusal) -> Refusal:
-    """The same, of which the reason is plain text that any file takes; TypeError for what is none."""
+    """Wrap `refusal` so that its reasons are text that UTF-8 can encode.
+
+    The wrapper raises TypeError if a reason is no text.
+    """
 
     def reason_of(error: BaseException) -> str | None:
         reason: object = refusal(error)
@@ -123,7 +143,7 @@ def _refusal_in_words(refusal: Refusal) -> Refusal:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What `observe` was asked for."""
+    """The arguments of `observe`."""
 
     make: Callable[[], Arguments]
     seed: int
@@ -133,24 +153,24 @@ class _Request:
     steps: tuple[Step, ...]
     refusal: Refusal | None
     retry: Callable[..., Any] | None
-    before: tuple[TensorState, ...] | None = None  # of arguments that an earlier call was given, too
+    before: tuple[TensorState, ...] | None = None  # states of the arguments, if an earlier call had them too
 
 
 def _observe_call(
-    function: Callable[..., Any], asked: _Request, ambient: Ambient, lifetimes: Lifetimes
+    function: Callable[..., Any], request: _Request, ambient: Ambient, lifetimes: Lifetimes
 ) -> Observation:
-    seed_generators(asked.seed)
-    inputs = _Inputs.of(asked.make())
+    seed_generators(request.seed)
+    inputs = _Inputs.of(request.make())
     lifetimes.watch(inputs.register.items())
-    seed_generators(asked.seed)
+    seed_generators(request.seed)
     rng_digest_before = digest_of_generators()
-    seed_generators(asked.seed)  # a digest draws
+    seed_generators(request.seed)  # a digest draws
     objects = inputs.arguments.objects
     python = record_python_state(objects)
     result = error = None
     origin = ""
-    with torch.inference_mode(asked.inference or ambient.inference_mode):
-        torch.set_grad_enabled(asked.grad)
+    with torch.inference_mode(request.inference or ambient.inference_mode):
+        torch.set_grad_enabled(request.grad)
         before = record_ambient()
         try:
             with current_operation_mode(), recording_leaked_modes() as modes:
@@ -163,7 +183,7 @@ def _observe_call(
     rng_digest_after = digest_of_generators()
     called = Observation(
         raised=None if error is None else record_exception("call", error, origin),
-        refused=None if error is None or asked.refusal is None else asked.refusal(error),
+        refused=None if error is None or request.refusal is None else request.refusal(error),
         states=(),
         inputs=0,
         ambient_before=before,
@@ -176,13 +196,20 @@ def _observe_call(
     )
     with torch.enable_grad():
         if error is None:
-            return _observe_returned(called, result, inputs, ambient, asked, lifetimes)
-        return _observe_raised(called, inputs, ambient, asked)
+            return _observe_returned(called, result, inputs, ambient, request, lifetimes)
+        return _observe_raised(called, inputs, ambient, request)
 
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """Live arguments, and what was noted of them before the call."""
+    """Live arguments, and what was recorded of them before the call.
+
+    Attributes:
+        arguments: what `make` gave.
+        register: all tensors in and behind the arguments, by path.
+        history: their autograd edges.
+        witnesses: their versions and storages, by path.
+    """
 
     arguments: Arguments
     register: Register
@@ -206,7 +233,7 @@ class _Inputs:
         return _Inputs(arguments, register, history, witnesses)
 
     def note_lost_storages(self) -> None:
-        """Make storages known that an argument was moved away from and that no known tensor sits on."""
+        """Register each storage that an argument has left, if no known tensor uses it."""
         live = {
             tensor.untyped_storage().data_ptr() for _, tensor in self.register.items() if has_memory(tensor)
         }
@@ -219,23 +246,23 @@ class _Inputs:
                 self.register.add(f"old storage of {path}", storage_as_tensor(witness.storage, witness.dtype))
 
 
-def _observe_raised(called: Observation, inputs: _Inputs, ambient: Ambient, asked: _Request) -> Observation:
-    """The snapshot of a call that raised: the inputs as they are, and as they were; and the retry."""
+def _observe_raised(called: Observation, inputs: _Inputs, ambient: Ambient, request: _Request) -> Observation:
+    """The observation of a call that raised: the inputs now and before the call, and the retry."""
     inputs.note_lost_storages()
-    retry = asked.retry if called.refused is not None else None
+    retry = request.retry if called.refused is not None else None
     states, _ = capture_tensors(inputs.register, inputs.witnesses, copying=retry is not None)
     retried: Observation | None = None
     if retry is not None:
-        # Before fresh arguments are made: a module holds those that were made last.
-        again = replace(asked, make=lambda: inputs.arguments, refusal=None, retry=None, before=states)
+        # The retry comes before `make`: a module holds the arguments that were made last.
+        again = replace(request, make=lambda: inputs.arguments, refusal=None, retry=None, before=states)
         retried = _observe_call(retry, again, ambient, Lifetimes())
-    if asked.before is not None:
+    if request.before is not None:
         paths = {state.path for state in states}
-        before = tuple(state for state in asked.before if state.path in paths)
+        before = tuple(state for state in request.before if state.path in paths)
     else:
-        # What they were is asked of fresh arguments, so that calls which succeed pay nothing for it.
-        seed_generators(asked.seed)
-        fresh = _Inputs.of(asked.make())
+        # Fresh arguments show the state before the call, so that calls which return pay nothing for it.
+        seed_generators(request.seed)
+        fresh = _Inputs.of(request.make())
         before, _ = capture_tensors(fresh.register, fresh.witnesses)
     return replace(called, states=states, inputs=len(states), before=before, retried=retried)
 
@@ -245,10 +272,10 @@ def _observe_returned(
     result: Any,
     inputs: _Inputs,
     ambient: Ambient,
-    asked: _Request,
+    request: _Request,
     lifetimes: Lifetimes,
 ) -> Observation:
-    """The snapshot of a call that returned."""
+    """The observation of a call that returned."""
     register = inputs.register
     inputs.note_lost_storages()
     arguments_now = tuple(result_tree_nodes(inputs.arguments.args, "arg"))
@@ -269,10 +296,10 @@ def _observe_returned(
         outputs=outputs,
         moved=tuple(path for path, _ in inputs.history.moved()),
     )
-    if asked.steps:
-        seen = _observe_steps(seen, inputs, results, known, asked)
+    if request.steps:
+        seen = _observe_steps(seen, inputs, results, known, request)
     else:
-        seen = _observe_gradients(seen, inputs, results, known, ambient, asked)
+        seen = _observe_gradients(seen, inputs, results, known, ambient, request)
     return replace(seen, reaches=probe_aliases(states, known))
 
 
@@ -281,9 +308,9 @@ def _observe_steps(
     inputs: _Inputs,
     results: Roots,
     known: Sequence[Known],
-    asked: _Request,
+    request: _Request,
 ) -> Observation:
-    """The records of the steps that were asked for."""
+    """Do the steps of the request and record them."""
     arguments = result_tree_nodes(inputs.arguments.args, "arg")
     tensors = {f"tensor[{name!r}]": tensor for name, tensor in inputs.arguments.tensors.items()}
     tensors |= {node.path: node.tensor for node in arguments if node.tensor is not None}
@@ -299,9 +326,9 @@ def _observe_steps(
         leaves,
         tensors | dict(results),
         known,
-        asked.refusal,
+        request.refusal,
     )
-    records = tuple(steps.take_steps(asked.steps))
+    records = tuple(steps.take_steps(request.steps))
     return replace(seen, steps=records, refused=steps.refused)
 
 
@@ -311,16 +338,16 @@ def _observe_gradients(
     results: Roots,
     known: Sequence[Known],
     ambient: Ambient,
-    asked: _Request,
+    request: _Request,
 ) -> Observation:
-    """Backwards, a write to each result, and further backwards."""
+    """Run backwards, write to each result, and run further backwards."""
     targets = inputs.history.targets()
     roots = differentiable(results) + inputs.history.moved()
     runs: list[GradientRun] = []
     refused: str | None = None
     ambient_after: Ambient | None = None
     generator_after: str | None = None
-    for chosen in choose_backward_roots(len(roots), asked.differentiate) if targets else ():
+    for chosen in choose_backward_roots(len(roots), request.differentiate) if targets else ():
         taken = differentiate_roots(tuple(roots[index] for index in chosen), targets, chosen)
         if not runs:
             ambient_after = record_ambient()
@@ -328,8 +355,8 @@ def _observe_gradients(
             torch.set_grad_enabled(True)
             generator_after = digest_of_generators()
         runs.append(taken.run)
-        if taken.error is not None and asked.refusal is not None and refused is None:
-            refused = asked.refusal(taken.error)
+        if taken.error is not None and request.refusal is not None and refused is None:
+            refused = request.refusal(taken.error)
 
     writes: Sequence[LaterWrite] = ()
     last: list[GradientRun] = []
@@ -344,7 +371,7 @@ def _observe_gradients(
         later = differentiable(results) + inputs.history.moved()
         if later and targets and any(write.raised is None for write in writes):
             last.append(differentiate_roots(later, targets, range(len(later))).run)
-            if last[0].raised is not None:  # which of them it is that raises
+            if last[0].raised is not None:  # to see which of the results raises
                 last += [
                     differentiate_roots((later[index],), targets, (index,)).run
                     for index in range(min(len(later), MAX_SINGLE_ROOTS) if len(later) > 1 else 0)

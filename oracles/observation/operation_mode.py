@@ -1,5 +1,8 @@
-"""A mode that sees each operation of a program, around what an observation runs of it: the call, and each
-backward."""
+"""Operation mode: a dispatch mode around the call and each backward of an observation.
+
+`observe` enters it around the program only, so that the observer's own operations are not affected. The mode
+of `observe(under=...)` reaches the backwards through a context variable.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class OperationMode:
-    """What `operation` does, in place of each operation that runs; a context manager."""
+    """A context manager that calls `operation` in place of each ATen operation. Subclasses override that."""
 
     def __init__(self) -> None:
         self._entered: list[ExitStack] = []
 
     def operation(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The results of an operation, an overload of torch's, with these arguments."""
+        """The results of `func`, an ATen overload, for these arguments."""
         return func(*args, **kwargs)
 
     def __enter__(self) -> Self:
@@ -39,20 +42,19 @@ class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._operation(func, args, kwargs or {})
 
 
-_asked: ContextVar[OperationMode | None] = ContextVar("_asked", default=None)
+_operation_mode: ContextVar[OperationMode | None] = ContextVar("_operation_mode", default=None)
 
 
 @contextmanager
 def using_operation_mode(mode: OperationMode | None) -> Iterator[None]:
-    """Ask that all which `current_operation_mode` is put around runs under a mode, for as long as it
-    lasts."""
-    token = _asked.set(mode)
+    """While it lasts, `current_operation_mode` gives this mode."""
+    token = _operation_mode.set(mode)
     try:
         yield
     finally:
-        _asked.reset(token)
+        _operation_mode.reset(token)
 
 
 def current_operation_mode() -> AbstractContextManager[object]:
-    """Put around the call and each backward: the mode that `using_operation_mode` was given."""
-    return _asked.get() or nullcontext()
+    """The mode of the innermost `using_operation_mode`, or a context that does nothing."""
+    return _operation_mode.get() or nullcontext()

@@ -1,8 +1,10 @@
-"""Python objects in words: what a function can read and write besides its arguments.
+"""Python state: describe the objects that a function can read and write besides its arguments.
 
-A walk over attributes, items, caches and generators describes each object once, under the path that leads
-to it first. What `torch.nn.Module` keeps for itself is left out. Elements of tensors are kept apart, because
-the error policy of `values` is for them.
+In: objects by name. Out: `PythonState`.
+
+A walk over attributes, items, caches and generators describes each object once, under the path that leads to
+it first. Attributes that `torch.nn.Module` itself sets are left out. Elements of tensors are recorded apart
+from the descriptions, because they are compared within a tolerance.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ _NOTHING = PythonState()
 
 
 class _Walk:
-    """What has been described so far."""
+    """The walk, and what it has described so far."""
 
     def __init__(self) -> None:
         self.nodes: list[tuple[str, str]] = []
@@ -60,7 +62,7 @@ class _Walk:
         self._alive: list[object] = []  # so that no id stands for two objects
 
     def visit_object(self, path: str, value: object, depth: int = 0) -> None:
-        """Describe an object, which is so many steps from where the walk began, and all that it leads to."""
+        """Describe an object and all that it leads to. It is `depth` steps from where the walk began."""
         if len(self.nodes) >= MAX_NODES:
             return
         if issubclass(type(value), PLAIN):
@@ -97,7 +99,7 @@ class _Walk:
 
 
 def _object_in_words(value: object) -> str:
-    """An object in words, without what it leads to."""
+    """An object in words, without the objects that it leads to."""
     if isinstance(value, (tuple, list, set, frozenset, deque)):
         return f"{class_of(value)} of {len(value)}"
     if isinstance(value, dict):
@@ -115,7 +117,7 @@ def _object_in_words(value: object) -> str:
 
 
 def _object_parts(value: object) -> Iterator[tuple[str, object]]:
-    """What an object leads to: where each part is, and the part."""
+    """The objects that an object leads to, each with its place, such as `[0]` or `.name`."""
     if isinstance(value, dict):
         for key, item in list(value.items()):
             yield f"[{key_name(key)}]", item
@@ -152,7 +154,7 @@ _OF_MODULES = frozenset(vars(torch.nn.Module()))
 
 
 def _is_of_torch(name: str) -> bool:
-    """Whether a module has an attribute of this name from torch, or from Dynamo once it has captured it."""
+    """Whether torch sets a module's attribute of this name, or Dynamo does when it captures the module."""
     return name in _OF_MODULES or name.startswith("_is_torch_compile")
 
 

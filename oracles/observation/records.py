@@ -1,9 +1,15 @@
-"""The data of one snapshot: everything that the contract names, after one call, as plain immutable values.
+"""Records: the data of one observation, as plain immutable values.
 
-Nothing here holds a live tensor: elements are bytes, objects are named by their *path*. Paths are
-`arg[0]`, `arg[1]['k']` (arguments), `tensor['base']` (tensors that are no argument but are known to the
-caller), `leaf['w']` (leaves that are neither), `out[0]` (results; a result that is one tensor is `out`).
-An object that is reachable by several paths has the first one, in that order, as its *name*.
+A record names an object by its *path*:
+
+- `arg[0]`, `arg[1]['k']`: arguments;
+- `tensor['base']`: tensors that are no argument but are known to the caller;
+- `leaf['w']`: leaves that are neither;
+- `out[0]`: results; a result that is one tensor is `out`.
+
+An object that several paths reach has the first one as its *name*: first arguments, then leaves, tensors,
+and results.
+Invariant: a record holds no live tensor. Elements are bytes.
 """
 
 from __future__ import annotations
@@ -22,10 +28,12 @@ Refusal = Callable[[BaseException], str | None]
 class Arguments:
     """Fresh arguments of one call.
 
-    `args` are passed to the function as they are. `leaves` are the leaf tensors that require grad, by
-    name. `tensors` are all tensors behind the arguments (storage roots, bases), by name, so that what
-    happens to an argument's aliases is seen too; tensors that are arguments as well do no harm here.
-    `objects` are Python objects that the function reads and writes, by name. They live longer than the call.
+    Attributes:
+        args: passed to the function as they are.
+        leaves: the leaf tensors that require grad, by name.
+        tensors: all tensors behind the arguments (storage roots, bases), by name. They show what happens to
+            an argument's aliases. Arguments may be among them.
+        objects: Python objects that the function reads and writes, by name. They live longer than the call.
     """
 
     args: tuple[Any, ...]
@@ -36,10 +44,13 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor's elements, copied: `data` holds them in row-major order, conj and neg bits resolved.
+    """A copy of a tensor's elements.
 
-    Those of a wrapper subclass are those of all that it is made of, one after the other, and `kind` says what
-    it is.
+    Attributes:
+        dtype, shape: the tensor's.
+        data: the elements in row-major order, with conj and neg bits resolved. A wrapper subclass has those
+            of its inner tensors, one after the other, converted to its dtype.
+        kind: for a wrapper subclass, its class and its inner tensors in words; else "".
     """
 
     dtype: torch.dtype
@@ -58,14 +69,22 @@ class Value:
 class TensorState:
     """One tensor after the call.
 
-    `stride` has None where a stride means nothing (size 1, or no elements at all). `base` is "" for a
-    tensor that is no view, the name of the base where that is a known tensor, and otherwise `hidden 0`,
-    `hidden 1`, ... in order of appearance. `offset` and `storage_bytes` are in bytes. `storage` numbers
-    the storages in order of appearance; None for a tensor that has none, or an empty one. `is_leaf` and
-    `has_grad_fn` are None where torch raises on being asked (a view whose base was written to in a way
-    that autograd forbids). `storage_kept` and `version_moved` compare with the moment before the call
-    and are None for tensors that did not exist then. `value` is None where there is nothing to read (a
-    storage resized away). `attributes` are what Python code has stored on a plain tensor, in words.
+    Attributes:
+        path: the tensor's name.
+        value: its elements; None if there is nothing to read, as in a storage that was resized to 0.
+        stride: None for each stride that means nothing (a dimension of size 1, or a tensor without elements).
+        is_leaf, has_grad_fn: None if torch raises when they are read, as for a view whose base was written to
+            in a way that autograd forbids.
+        base: "" for a tensor that is no view; the name of the base if it is a known tensor; else `hidden 0`,
+            `hidden 1`, ... in order of appearance.
+        offset, storage_bytes: the storage offset and the storage's size, in bytes.
+        storage: a number for each storage, in order of appearance; None without a storage or with an empty
+            one.
+        storage_kept: the tensor has the storage that it had before the call; None if it did not exist then.
+        version_moved: the version counter differs from before the call; None if the tensor did not exist
+            then, or was made in inference mode.
+        grad: the elements of `.grad`, or None.
+        attributes: what Python code has stored on a plain tensor, in words.
     """
 
     path: str
@@ -94,9 +113,12 @@ class TensorState:
 
 @dataclass(frozen=True, slots=True)
 class PythonState:
-    """The Python objects that a function can reach: (path, description) of each, and the tensors' elements.
+    """The Python objects that a function can reach.
 
-    A tensor that nobody can read, such as one of a trace that has ended, has None for its elements.
+    Attributes:
+        nodes: (path, description) of each object.
+        tensors: (path, elements) of each tensor; None if nobody can read the tensor, as after its trace
+            ended.
     """
 
     nodes: tuple[tuple[str, str], ...] = ()
@@ -105,10 +127,14 @@ class PythonState:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception: where it came from, its class, and the first line of its message.
+    """An exception.
 
-    `stage` is `call`, `backward`, `double backward` or `later write`. `bases` are the qualified names of all
-    its classes. `origin` is the function that raised it (`exception_origin`), which is not compared.
+    Attributes:
+        stage: `call`, `backward`, `double backward`, `later write` or `later requires_grad_`.
+        type: the qualified name of its class.
+        bases: the qualified names of all its classes, the class itself first.
+        message: the first line of its message, without addresses, at most 200 characters.
+        origin: the function that raised it (`exception_origin`); it is not compared.
     """
 
     stage: str
@@ -122,7 +148,8 @@ class Raised:
 class Ambient:
     """The ambient state that a call may read, and must leave as eager leaves it.
 
-    `modes` are the classes of the function modes and dispatch modes that the call entered and did not leave.
+    `autocast` has (device type, enabled, dtype) of the CPU and of CUDA. `modes` has the classes of the
+    function modes and dispatch modes that the call entered and did not leave.
     """
 
     grad_mode: bool
@@ -136,12 +163,16 @@ class Ambient:
 
 @dataclass(frozen=True, slots=True)
 class GradientRun:
-    """One backward: from `roots` (paths), each with a fixed cotangent, to every leaf and argument.
+    """One backward from some results to every argument and leaf.
 
-    `gradients` are (path, value or None), in the order of arguments, then other leaves. `cotangents_kept`
-    is false when the backward wrote to a cotangent that it was given. `stage` is `backward`, or `double
-    backward` where the roots are gradients. `terms` has, where they were measured, how large the terms are
-    that each element of a gradient is the sum of, as float64.
+    Attributes:
+        roots: paths of the results, each of which gets a fixed cotangent.
+        raised: its exception, or None.
+        gradients: (path, elements or None), of the arguments in order, then of other leaves.
+        cotangents_kept: the backward did not write to a cotangent that it was given.
+        stage: `backward`, or `double backward` if the roots are gradients.
+        terms: (path, float64 magnitudes) of the largest term that is summed into each element of a gradient;
+            empty unless they were measured. It is not compared.
     """
 
     roots: tuple[str, ...]
@@ -154,13 +185,19 @@ class GradientRun:
 
 @dataclass(frozen=True, slots=True)
 class LaterWrite:
-    """What `tensor.mul_(2)` after the call did: raised, or changed these elements and flags.
+    """What `tensor.mul_(2)` after the call did.
 
-    `requires_grad`, `data` and `counted`, whether the version counter moved, have one entry for each of
-    `Observation.states`; the last one is None for a tensor that has no counter, or is a part of another,
-    and where a part of another was written to.
-    `uncounted` tells that a known tensor on the same storage counts its writes apart (`.data`), so that
-    autograd does not notice this one: a backward that has kept it reads what it finds.
+    `requires_grad`, `data` and `counted` have one entry for each of `Observation.states`.
+
+    Attributes:
+        path: the name of the tensor that was written to.
+        raised: the exception of the write, or None.
+        uncounted: a known tensor on the same storage has a version counter of its own (`.data`), which did
+            not move. A backward that saved this tensor then reads the new elements without an error.
+        requires_grad: each tensor's flag after the write.
+        data: each tensor's elements after the write.
+        counted: the version counter moved; None for a tensor without a counter, for an inner tensor of a
+            wrapper subclass, and for all tensors if the write was to an inner tensor.
     """
 
     path: str
@@ -173,9 +210,13 @@ class LaterWrite:
 
 @dataclass(frozen=True, slots=True)
 class LaterRequire:
-    """What `tensor.requires_grad_()` after the call did: raised, or gave histories to views of it.
+    """What `tensor.requires_grad_()` after the call did.
 
-    `leading` has the paths of the known tensors from which a backward can start then.
+    Attributes:
+        path: the name of the tensor.
+        raised: the exception, or None.
+        leading: the paths of the tensors from which a backward can start afterwards. Views of the tensor may
+            be among them.
     """
 
     path: str
@@ -185,10 +226,10 @@ class LaterRequire:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A write through `writer` as it is read through `reader`: one tag for each reached element.
+    """Which elements of `reader` a write through `writer` reaches.
 
-    `tags` are the bytes of the reader in row-major order: zero where it was not reached, elsewhere the
-    tag of the writer's element. Equal tags mean that the same elements overlap.
+    `tags` has the bytes of the reader in row-major order: zero where nothing was written, elsewhere the tag
+    of the writer's element. Equal tags mean that the same elements overlap.
     """
 
     writer: str
@@ -200,23 +241,35 @@ class Reach:
 class Observation:
     """Everything that can be seen of one call.
 
-    `raised` is the call's own exception; `refused` is the reason when the call or a backward was refused.
-    `states` holds each known tensor once, under its name: first the `inputs` (arguments, leaves, other
-    tensors, and storages that an argument was moved away from), then the outputs that are none of these.
-    `ambient_before` and `ambient` are the state that the call was made in, and the one that it left.
-    `drew` says whether the call took random numbers; `generator` and `generator_after_backward` are
-    digests of the generators' states. `python` are the objects that the call was given to read and write,
-    after it, `python_before` before it. When the call raised, `before` has the inputs before the call, and
-    everything below `retried` is empty. `retried` is what is seen of the same call on the same objects when
-    a refused call is made once more, in eager.
+    If the call raised, the fields from `structure` to `reaches` are empty.
 
-    `structure` lists (path, description) for every node of the result, and of the arguments after the
-    call. `outputs` are (path, name) of every tensor in the result: a name other than the path means that
-    this output *is* that tensor. `moved` are the inputs whose autograd history is another one after the
-    call. What comes after a backward is None where nothing was differentiated. `steps` are the records of
-    the steps that were asked for; then there are no `gradients` and `later_writes`. `alive` are the names of
-    the tensors whose memory was not freed when all that the observation held had been dropped; if there are
-    none, `grown` is how many bytes more CUDA's allocator had given out then than before the call.
+    Attributes:
+        raised: the call's own exception, or None.
+        refused: the reason if the call or a backward was refused, else None.
+        states: each known tensor once, under its name. First come the inputs: arguments, leaves, other
+            tensors, and storages that an argument has left. Then come the outputs that are none of these.
+        inputs: how many of `states` are inputs.
+        ambient_before, ambient: the ambient state before and after the call.
+        drew: the call took random numbers.
+        generator_before, generator: digests of the generators' states before and after the call.
+        python_before, python: the objects that the call can read and write, before and after it.
+        before: the inputs before the call, if it raised.
+        retried: after a refused call, the observation of the same call in eager, on the same objects.
+        structure: (path, description) of every node of the result, and of the arguments after the call.
+        outputs: (path, name) of every tensor in the result. A name other than the path means that this output
+            *is* that tensor.
+        moved: the inputs whose autograd history the call has changed.
+        gradients: the backwards, if there were no steps.
+        ambient_after_backward, generator_after_backward: the state after the first backward; None without
+            one.
+        later_writes, later_gradients: the writes to results and the backwards after them, if there were no
+            steps.
+        steps: the records of the steps, if there were any.
+        reaches: the pairs of tensors that overlap.
+        alive: the names of the tensors whose memory was not freed when the observation had dropped
+            everything.
+        grown: how many bytes more CUDA's allocator had given out then than before the call; 0 if a tensor is
+            alive.
     """
 
     raised: Raised | None

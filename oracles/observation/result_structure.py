@@ -1,4 +1,10 @@
-"""The shape of a result: every node of a tree of containers, with its path and a description."""
+"""Result structure: every node of a tree of containers, with its path and a description.
+
+In: arguments or a result. Out: `Node`s, parents first. Containers are tuples, lists, dicts and wrapper
+subclasses; every other object is a leaf.
+Invariant: the walk ends for any object that a target may return. It is bounded in nodes, depth and length of
+text, and whatever an object raises becomes `Unobservable`.
+"""
 
 from __future__ import annotations
 
@@ -28,23 +34,24 @@ PLAIN = (
 )
 """The types whose values are described with their `repr`."""
 
-# No program of a fuzzer comes near these: what does is not to fill the memory, or to take for ever.
+# No generated program comes near these limits. They keep other results from filling memory or taking for
+# ever.
 MAX_NODES, MAX_DEPTH, _LONGEST = 10_000, 100, 1000
 
 
 class Unobservable(Exception):
-    """A part of a result does not let itself be looked at, as what answers for itself may."""
+    """A part of a result raises when it is looked at, as an object with its own `__len__` may."""
 
     @classmethod
     def of(cls, path: str, value: object, error: Exception) -> Unobservable:
-        """What is said of a value at a path that has raised when it was looked at."""
+        """The exception for the value at `path`, which raised `error`."""
         said = f"{class_name(type(error))}: {message_of(error)}"
         return cls(f"{path}, a {class_of(value)}, cannot be looked at: {said}")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node: its path, what it is, and the tensor if it is one."""
+    """One node: its path, its description, and the tensor if it is one."""
 
     path: str
     description: str
@@ -54,15 +61,18 @@ class Node:
 def result_tree_nodes(tree: Any, path: str) -> Iterator[Node]:
     """Every node of a tree of tuples, lists and dicts, parents first, in order.
 
-    Numbers, strings and None are described with their type and value, containers with their type and
-    length or keys, tensors with their class, anything else with its class alone. What a tensor subclass says
-    that it is made of comes after it, and its class is described with its context.
+    A description has the type and value of numbers, strings and None, the type and length or keys of
+    containers, the class of tensors, and the class alone of other objects. A wrapper subclass is described
+    with its context, and its inner tensors follow it.
 
-    A container that holds itself is said to, and so it is said of a tree that has no end.
+    The description says if a container holds itself, or lies deeper than `MAX_DEPTH`. After `MAX_NODES` nodes
+    a last node says so.
 
-    Raises Unobservable for a part that raises when it is looked at.
+    Raises:
+        Unobservable: a part raises when it is looked at.
 
-        [node.path for node in nodes({"k": (x, 2)}, "out")]    # out, out['k'], out['k'][0], out['k'][1]
+        [node.path for node in result_tree_nodes({"k": (x, 2)}, "out")]
+        # ["out", "out['k']", "out['k'][0]", "out['k'][1]"]
     """
     found = itertools.islice(_result_nodes_below(tree, path, ()), MAX_NODES + 1)
     for count, node in enumerate(found):
@@ -80,7 +90,7 @@ def _result_nodes_below(tree: Any, path: str, around: tuple[int, ...]) -> Iterat
 
 
 def _nodes_of_part(tree: Any, path: str, around: tuple[int, ...]) -> Iterator[Node]:
-    # (What its type says: an object may claim to be of another class, or raise when it is asked.)
+    # The type decides: `isinstance` would ask an object that may claim another class, or raise.
     kind = type(tree)
     if issubclass(kind, torch.Tensor):
         parts = wrapper_subclass_parts(tree)
@@ -109,17 +119,16 @@ def _nodes_of_part(tree: Any, path: str, around: tuple[int, ...]) -> Iterator[No
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a tensor subclass says of itself: the tensors that it is made of by their names, and what else is
-    needed to make it again, in words."""
+    """What `__tensor_flatten__` gives: the inner tensors by attribute name, and the context in words."""
 
     tensors: tuple[tuple[str, torch.Tensor], ...]
     context: str
 
 
 def wrapper_subclass_parts(tensor: torch.Tensor) -> Parts | None:
-    """What a wrapper subclass (`__tensor_flatten__`) is made of; None for any other tensor.
+    """The inner tensors and the context of a wrapper subclass; None for any other tensor.
 
-    parts_of(torch.ones(2))    # None
+    wrapper_subclass_parts(torch.ones(2))    # None
     """
     flatten = None if type(tensor) is torch.Tensor else getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
@@ -129,7 +138,7 @@ def wrapper_subclass_parts(tensor: torch.Tensor) -> Parts | None:
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies in a storage: a wrapper subclass does not, nor one of another layout."""
+    """Whether a tensor has a storage: wrapper subclasses have none, nor do layouts other than strided."""
     return tensor.layout is torch.strided and wrapper_subclass_parts(tensor) is None
 
 
@@ -149,7 +158,7 @@ def key_name(key: object) -> str:
 
 
 def _said(value: Any) -> str:
-    """A plain value; of a long text its beginning and its length."""
+    """The `repr` of a plain value; of a long text its beginning and its length."""
     if isinstance(value, (str, bytes)) and len(value) > _LONGEST:
         return f"{value[:_LONGEST]!r}... of {len(value)}"
     return encodable(repr(value))

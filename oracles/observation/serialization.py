@@ -1,6 +1,6 @@
-"""Observations as JSON data, so that what is seen in one process can be judged in another.
+"""Serialization: observations as JSON data, so that one process can judge what another has observed.
 
-In: an `Observation`. Out: plain data, and back. Two versions of torch cannot be loaded into one process: each
+In: an `Observation`. Out: plain data, and back. Two versions of torch cannot be loaded into one process. Each
 observes in a process of its own, and one of them judges. Records, bytes, and torch's dtypes, layouts and
 devices each have a form of their own:
 
@@ -20,7 +20,7 @@ import torch
 from oracles.observation import records
 from oracles.observation.records import Observation
 
-_LOCAL = ("origin",)  # which function raised an exception is another one in each torch
+_LOCAL = ("origin",)  # the function that raised has other names in other versions of torch
 _RECORDS: dict[str, Any] = {
     record.__name__: record
     for record in (

@@ -1,9 +1,10 @@
-"""What is done after a call, step by step: backwards of every kind, and changes in between.
+"""Steps: backwards and changes after a call, in the order that a case gives.
 
-Without any steps `observe` does what it does by itself. With them it does them in order: a backward that
-frees the graph, one that keeps it, one that accumulates into `.grad`, one that is differentiated again, and
-writes to arguments and results, which a later backward notices or not, as in eager. A tensor may be made to
-require grad, and then so do views of it that were taken before, or not.
+In: a sequence of `Step`s and the live tensors of an observation. Out: one or two records for each step.
+
+A backward may free the graph, keep it, accumulate into `.grad`, or be differentiated again. A write to an
+argument or result may be noticed by a later backward. `requires_grad_()` may give a history to views that
+were taken before. A target has to do in each case what eager does.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ How = Literal["plain", "accumulate", "double"]
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """Gradients from some results: of all arguments and leaves, or accumulated into the leaves' `.grad`.
+    """Take gradients from some results.
 
-    `roots` are indices, modulo their number, into what a backward can start from: results, then inputs with
-    another history than before the call; None is all. `how` is "plain" (`torch.autograd.grad`), "accumulate"
-    (`torch.autograd.backward`) or "double": with `create_graph=True`, and then the gradients are
-    differentiated themselves. Unless `retain`, the graph is freed (a double backward keeps it).
+    Attributes:
+        roots: indices, modulo their number, into the tensors that a backward can start from: results, then
+            inputs with another history than before the call. None is all.
+        how: "plain" takes the gradients of arguments and leaves with `torch.autograd.grad`. "accumulate" adds
+            to the leaves' `.grad` with `torch.autograd.backward`. "double" is plain with `create_graph=True`,
+            and differentiates the gradients afterwards.
+        retain: keep the graph. A double backward always keeps it.
     """
 
     roots: tuple[int, ...] | None = None
@@ -47,16 +51,20 @@ class Backward:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """`tensor.mul_(2)` of the argument or result at a path such as `arg[0]`, `out[1]['k']`: under no_grad, or
-    in inference mode if it is an argument that was made in that."""
+    """Do `tensor.mul_(2)` to the argument or result at `path`, such as `arg[0]` or `out[1]['k']`.
+
+    It runs under no_grad, and in inference mode if the tensor is an argument that was made in inference mode.
+    """
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Require:
-    """`tensor.requires_grad_()` of the argument or result at a path, which later backwards go to if that made
-    a leaf of it."""
+    """Do `tensor.requires_grad_()` to the argument or result at `path`.
+
+    If that makes it a leaf, later backwards take its gradient too.
+    """
 
     path: str
 
@@ -66,12 +74,18 @@ Step = Backward | Write | Require
 
 @dataclass(slots=True)
 class Steps:
-    """The steps of one observation under way.
+    """The state of one observation's steps.
 
-    `roots` gives what a backward may start from, now, and `moved` those of the inputs. Gradients are taken of
-    `targets`, and in a double backward of the inputs that have moved as well; `leaves` are the known leaves;
-    `tensors` are the arguments and results by path. `refused` is why one of the backwards was refused,
-    `broken` whether one raised half-way.
+    Attributes:
+        roots: gives the tensors from which a backward can start at this time.
+        moved: gives the inputs among them.
+        targets: the edges of which gradients are taken. A double backward takes those of moved inputs too.
+        leaves: the known leaves.
+        tensors: the arguments, the tensors behind them and the results, by path.
+        known: all known tensors with their readers.
+        refusal: gives the reason if an exception is a legitimate refusal.
+        refused: why a backward was refused, or None.
+        broken: a backward raised before it was complete.
     """
 
     roots: Callable[[], Roots]
@@ -85,8 +99,11 @@ class Steps:
     broken: bool = False
 
     def take_steps(self, steps: Sequence[Step]) -> Iterator[GradientRun | LaterWrite | LaterRequire]:
-        """Do the steps, and record each; nothing is done after a refusal, nor after a backward that raised
-        while it accumulated or freed: what it had done by then depends on the engine's order."""
+        """Do the steps and record each.
+
+        Steps end after a refusal. They end too after a backward that raised while it accumulated gradients or
+        freed the graph: how much it had done depends on the order in which the engine ran nodes.
+        """
         for step in steps:
             if self.refused is not None or self.broken:
                 return
@@ -136,8 +153,11 @@ class Steps:
             yield self._noted(differentiate_roots(gradients, targets, ordinals, "double backward"))
 
     def _take_requires_grad_step(self, path: str, tensor: torch.Tensor) -> LaterRequire:
-        """Views of the tensor that are older than a write to it lead to it from then on, and others do not;
-        all of them say that they require grad."""
+        """Make a tensor require grad, and record from which tensors a backward can start then.
+
+        All views of the tensor then say that they require grad. Only those that are older than a write to the
+        tensor lead to it.
+        """
         error: Raised | None = None
         try:
             tensor.requires_grad_()
@@ -152,8 +172,10 @@ class Steps:
             self.leaves = (*self.leaves, (path, tensor))
 
     def _written(self) -> dict[str, GradientEdge]:
-        """The edges of inputs that have another history than before the call: not of wrapper subclasses
-        (docs/reference/contract.md, *Not kept*)."""
+        """The edges of inputs that have another history than before the call.
+
+        Wrapper subclasses are left out (docs/reference/contract.md, *Not kept*).
+        """
         moved = ((path, tensor) for path, tensor in self.moved() if not hasattr(tensor, "__tensor_flatten__"))
         found = {path: edge_of(tensor) for path, tensor in moved}
         return {f"{path} (as it is now)": edge for path, edge in found.items() if edge is not None}

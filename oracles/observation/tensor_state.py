@@ -1,4 +1,10 @@
-"""One tensor after a call: its elements as bytes, and everything else that a program may ask it for."""
+"""Tensor state: read everything of a tensor that a program may read, as plain data.
+
+In: the tensors of an observation, by path. Out: a `TensorState` for each.
+
+`Register` names each tensor object once, `BeforeCall` keeps what is needed to see afterwards what the call
+did to it, and `capture_tensors` reads the states.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +46,12 @@ INTEGER_OF_SIZE: Mapping[int, torch.dtype] = {
     4: torch.int32,
     8: torch.int64,
 }
-"""The integer dtype of an element size, to look at raw elements of dtypes that numpy does not have."""
+"""The integer dtype of each element size, to read raw elements of dtypes that NumPy does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A live tensor under its name, and a function that reads its elements again and again."""
+    """A live tensor, its name, and a function that reads its elements at the time of the call."""
 
     path: str
     tensor: torch.Tensor
@@ -55,9 +61,10 @@ class Known:
 class Register:
     """The tensors that one observation knows, each object once, under the path that came first.
 
-    register = Register()
-    register.add("arg[0]", x)    # "arg[0]"
-    register.add("out", x)       # "arg[0]": the output is the argument
+    Example:
+        register = Register()
+        register.add("arg[0]", x)    # "arg[0]"
+        register.add("out", x)       # "arg[0]": the output is the argument
     """
 
     def __init__(self) -> None:
@@ -65,7 +72,7 @@ class Register:
         self._names: dict[int, str] = {}
 
     def add(self, path: str, tensor: torch.Tensor) -> str:
-        """Make a tensor known; its name, which is an earlier path for an object known already."""
+        """Add a tensor and return its name, which is an earlier path if the object is already known."""
         name = self._names.get(id(tensor))
         if name is None:
             # The register keeps the tensor alive, so that its id stays its own.
@@ -87,7 +94,7 @@ class Register:
 
 @dataclass(frozen=True, slots=True)
 class BeforeCall:
-    """What must be noted of a tensor before the call to see afterwards what the call did to it."""
+    """A tensor's version, storage and dtype before the call, to see afterwards what the call did to it."""
 
     version: int | None
     storage: torch.UntypedStorage | None
@@ -95,7 +102,7 @@ class BeforeCall:
 
     @staticmethod
     def of(tensor: torch.Tensor) -> BeforeCall:
-        """Note a tensor's version and hold on to its storage."""
+        """Record a tensor's version and dtype, and keep its storage alive."""
         strided = has_memory(tensor)
         return BeforeCall(
             version=None if tensor.is_inference() else tensor._version,
@@ -104,19 +111,19 @@ class BeforeCall:
         )
 
     def kept_storage(self, tensor: torch.Tensor) -> bool | None:
-        """Whether the tensor still sits on the storage that it had."""
+        """Whether the tensor still has the storage that it had; None without a storage."""
         if self.storage is None or not has_memory(tensor):
             return None
-        # Both sides are asked now: a storage that was resized has moved, and is still the same one.
+        # Both addresses are read now: a storage that was resized has moved, and is still the same storage.
         return self.storage.data_ptr() == tensor.untyped_storage().data_ptr()
 
     def bumped_version(self, tensor: torch.Tensor) -> bool | None:
-        """Whether autograd has counted a write since."""
+        """Whether autograd has counted a write since; None for a tensor of inference mode."""
         return None if self.version is None or tensor.is_inference() else tensor._version != self.version
 
 
 def storage_as_tensor(storage: torch.UntypedStorage, dtype: torch.dtype = torch.uint8) -> torch.Tensor:
-    """All of a storage as a tensor on it, of numbers of a dtype, or of bytes where they are not all of it."""
+    """A whole storage as a tensor of one dimension; of bytes if its size is no multiple of the dtype's."""
     if storage.nbytes() % dtype.itemsize:
         dtype = torch.uint8
     whole = torch.empty(0, dtype=dtype, device=storage.device)
@@ -125,16 +132,17 @@ def storage_as_tensor(storage: torch.UntypedStorage, dtype: torch.dtype = torch.
 
 
 def element_reader(tensor: torch.Tensor, *, copying: bool = False) -> Callable[[], bytes | None]:
-    """A function that reads the elements in row-major order, now and whenever it is called again.
+    """A function that reads the tensor's elements in row-major order, each time it is called.
 
-    On the CPU it is a numpy view that is made once. It stays true for as long as the tensor keeps its
-    storage and its shape. It answers None for a tensor without readable elements, and for a wrapper subclass,
-    which has none of its own.
+    On the CPU it is a NumPy view that is made once. It is right as long as the tensor keeps its storage and
+    its shape. It gives None for a tensor without readable elements, and for a wrapper subclass, which has
+    none of its own. If `copying`, it makes no NumPy view, because a storage that NumPy shows cannot be
+    resized.
     """
     if wrapper_subclass_parts(tensor) is not None:
         return lambda: None
     detached = tensor.detach()
-    if detached._is_zerotensor():  # a gradient that autograd knows to be zero, without memory
+    if detached._is_zerotensor():  # a zero gradient of autograd, without memory
         detached = torch.zeros(detached.shape, dtype=detached.dtype)
     if detached.layout is not torch.strided:
         return lambda: _bytes(detached.to_dense())
@@ -156,7 +164,7 @@ def _bytes(tensor: torch.Tensor) -> bytes | None:
 
 
 def _is_storage_readable(tensor: torch.Tensor) -> bool:
-    """Whether the storage holds all elements: one that was resized away does not."""
+    """Whether the storage holds all elements, which it does not after a resize to 0, nor on `meta`."""
     if tensor.device.type == "meta":
         return False
     count = tensor.numel()
@@ -171,7 +179,7 @@ def _is_storage_readable(tensor: torch.Tensor) -> bool:
 
 
 def value_of(tensor: torch.Tensor) -> Value | None:
-    """A copy of a tensor's elements, or None where there are none to read."""
+    """A copy of a tensor's elements, or None if they cannot be read."""
     parts = wrapper_subclass_parts(tensor)
     if parts is not None:
         return _value_of_wrapped_parts(tensor, parts)
@@ -194,9 +202,9 @@ def _value_of_wrapped_parts(tensor: torch.Tensor, parts: Parts) -> Value:
 
 
 def tensor_attributes_of(tensor: torch.Tensor) -> tuple[tuple[str, str], ...]:
-    """What Python code has stored on a plain tensor or parameter, each in words.
+    """What Python code has stored on a plain tensor or parameter, by name, each in words.
 
-    Names that begin with an underscore are torch's and compilers'.
+    Names that begin with an underscore are left out: they are torch's and compilers'.
     """
     if not tensor.__dict__ or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return ()
@@ -210,15 +218,15 @@ def tensor_attributes_of(tensor: torch.Tensor) -> tuple[tuple[str, str], ...]:
 
 
 def shape_of(tensor: torch.Tensor) -> tuple[int, ...]:
-    """A tensor's shape, with -1 for the length that a nested tensor's offsets stand for."""
+    """A tensor's shape, with -1 for a symbolic length, as that of a nested tensor's ragged dimension."""
     return tuple(length if type(length) is int else -1 for length in tensor.shape)
 
 
 def leaf_and_grad_fn(tensor: torch.Tensor) -> tuple[bool | None, Node | None]:
-    """A tensor's `is_leaf` and `grad_fn`; (None, None) for a view that autograd has forbidden.
+    """A tensor's `is_leaf` and `grad_fn`; (None, None) if torch raises when they are read.
 
-    Of a view out of `unbind` or `split` whose base was written to, torch raises on being asked; and it raises
-    what a view raises that it takes anew, of a wrapper subclass that is smaller by now.
+    torch raises RuntimeError for a view of `unbind` or `split` whose base was written to. It takes a view of
+    a wrapper subclass anew when it is asked, and raises that view's error if the subclass is smaller by now.
     """
     try:
         return tensor.is_leaf, tensor.grad_fn
@@ -231,7 +239,10 @@ def capture_tensors(
 ) -> tuple[tuple[TensorState, ...], tuple[Known, ...]]:
     """The state of each known tensor, and the live tensors with their readers, in the same order.
 
-    If `copying`, copies are read, because a storage that NumPy shows cannot be resized any more.
+    If `copying`, copies are read (`element_reader`).
+
+    Raises:
+        Unobservable: a tensor raises when it is looked at.
     """
     storages: dict[int, int] = {}
     hidden: dict[int, tuple[str, torch.Tensor]] = {}
@@ -300,7 +311,7 @@ def _tensor_state(
 
 
 def _meaningful(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int | None, ...]:
-    """Strides with None for dimensions of size 1, and for all of them when there is no element."""
+    """Strides with None for dimensions of size 1, and for all dimensions of a tensor without elements."""
     if 0 in shape:
         return (None,) * len(shape)
     if 1 not in shape:
@@ -317,5 +328,5 @@ def _base_of_tensor(
     name = register.name_of(base)
     if name is not None:
         return name
-    # The base is kept beside its name: a base that is freed could lend its id to the next one.
+    # The base is kept beside its name: a new object could get the id of a base that was freed.
     return hidden.setdefault(id(base), (f"hidden {len(hidden)}", base))[0]

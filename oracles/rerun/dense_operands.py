@@ -1,9 +1,10 @@
-"""Eager once more, with dense operands for each operation: what depends on how tensors lie, and on that only.
+"""Dense rerun: run eager again with dense operands for each operation.
 
-ATen has several loops for one operation, for tensors that are dense and for those with gaps or in another
-order, and these need not compute the same: `erf` and functions that are made of it (`gelu`) differ in the
-last digit, which is many digits after cancellation; and gradients of NaN and infinities are others in one of
-them than in the other (`hardtanh`, `hardshrink`, `elu`).
+ATen has several loops for one operation: for dense tensors, and for tensors with gaps or in another order.
+These need not compute the same. `erf`, and functions that are made of it (`gelu`), differ in the last digit,
+which becomes many digits after cancellation. Gradients of NaN and infinities differ between the loops of
+`hardtanh`, `hardshrink` and `elu`. The rerun shows what depends on the layout of operands, and on nothing
+else.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from oracles.observation.operation_mode import OperationMode
 
 
 class DenseOperands(OperationMode):
-    """Gives each operation, instead of its operands, dense tensors of the same elements; all else (strides,
-    aliases, version counters) is as without it. Operations that draw, or that are about how tensors lie, are
-    left as they are.
+    """Give each operation dense copies of its operands, and write the elements to its usual results.
 
-        with Densely():
+    Strides, aliases and version counters are as without it. Views, operations that draw, `inplace_view`
+    operations, and the two operations that take strides are left as they are.
+
+        with DenseOperands():
             torch.erf(x[::2])    # equal to torch.erf(x[::2].contiguous()), bit for bit
     """
 
@@ -44,7 +46,7 @@ _LEFT = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
 
 
 def repeats_elements(tensor: torch.Tensor) -> bool:
-    """Whether some of its elements are shown several times, so that it cannot be written to."""
+    """Whether an expanded dimension shows elements several times, so that torch refuses to write to it."""
     return any(n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What was seen on another device, said as if it had been seen on the CPU, so that both can be compared."""
+"""Device neutral: an observation of another device as if it were of the CPU, so that both can be compared."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ _CPU = torch.device("cpu")
 
 
 def as_on_cpu(seen: Observation) -> Observation:
-    """The same snapshot with the CPU in the place of every device. What an allocator counts is a device's
-    own, and left out.
+    """The same observation with the CPU in the place of every device.
 
-    as_on_cpu(observe(compiled, make_on_cuda)).states[0].device    # device(type='cpu')
+    The bytes that an allocator counts (`grown`) become 0, because only CUDA's allocator counts.
+
+    Example:
+        as_on_cpu(observe(compiled, make_on_cuda)).states[0].device    # device(type='cpu')
     """
     moved: Observation = _moved_to_cpu(seen)
     return dataclasses.replace(moved, grown=0)

@@ -1,7 +1,7 @@
-"""Double precision as the default dtype: what a reference makes out of integers is float64, too.
+"""Double by default: float64 as the default dtype, so that a reference computes integers in it too.
 
-Of integers `torch.exp` makes float32, however precise the program is that it stands in: without this, a
-reference would round as eager does, and its error would show nowhere.
+`torch.exp` of integers gives the default dtype, which is float32, whatever the other dtypes of the program.
+Without this, the reference would round there as eager does, and eager's error would not show.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import torch
 
 @contextmanager
 def double_by_default() -> Iterator[None]:
-    """While this lasts, functions of integers, and literals with a fraction, give float64.
+    """While it lasts, functions of integers, and literals with a fraction, give float64.
 
-    with double_by_default():
-        torch.exp(torch.ones(2, dtype=torch.int64)).dtype    # torch.float64
+    Example:
+        with double_by_default():
+            torch.exp(torch.ones(2, dtype=torch.int64)).dtype    # torch.float64
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)

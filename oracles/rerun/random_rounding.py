@@ -1,9 +1,9 @@
-"""Double precision once more, rounded otherwise: how many digits of an element mean anything.
+"""Random rounding: run a program again with each result rounded at random, to see which digits are right.
 
-A program in double precision is its own reference, so its errors show nowhere. But where digits are lost on
-the way (by cancellation, or by a triangular system), the same operations in another order are right with
-other digits. Results that are rounded at random show which: M. La Porte, J. Vignes, Étude statistique des
-erreurs dans l'arithmétique des ordinateurs, Numer. Math. 23, 1974 (the CESTAC method).
+A program in double precision is its own reference, so its errors do not show. Digits may be lost on the way,
+by cancellation or by a triangular system. Then the same operations in another order are right, with other
+digits. Results that are rounded at random show which digits these are (M. La Porte, J. Vignes, Étude
+statistique des erreurs dans l'arithmétique des ordinateurs, Numer. Math. 23, 1974: the CESTAC method).
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ _EPS = torch.finfo(torch.float64).eps
 
 
 class RandomRounding(OperationMode):
-    """Moves each element that an operation computes in double precision by its last digit, up or down as a
-    generator of its own has it (`seed`); all else (strides, aliases, version counters) is as without it.
-    Views, and what is drawn or made of nothing, are left as they are. With another `eps` it is the last
-    digit of a precision that has this one. If `eps` is None, floating results of every dtype are moved, each
-    by the last digit of its own: eager as it might round in other kernels.
+    """Move each element that an operation computes in double precision by its last digit, up or down.
+
+    A generator of its own with this `seed` chooses the direction. Strides, aliases and version counters are
+    as without it. Views, random numbers, and results of operations without tensors (such as `zeros`) are left
+    as they are. `eps` is the size of the last digit; another `eps` stands for another precision. If it is
+    None, floating results of every dtype are moved, each by the last digit of its dtype, as if eager had used
+    kernels that round otherwise.
 
         with RandomRounding(0):
             torch.ones(2, dtype=torch.float64) * 3    # 3.0000000000000004, or 2.9999999999999996
@@ -49,9 +51,10 @@ class RandomRounding(OperationMode):
     def _rounded_inside(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[torch.Tensor] | None:
-        """What an operation of sums gives for operands that are moved by their last digit; None for another.
+        """The results of a sum for operands that are moved by their last digit; None for other operations.
 
-        Of a sum that cancels, the rounding of its terms remains, which the last digit of the result is not.
+        If terms of a sum cancel, their rounding remains. It may be much more than the last digit of the
+        result.
         """
         if func not in _SUMS:
             return None
@@ -70,7 +73,7 @@ class RandomRounding(OperationMode):
         return tensor.dtype in _DOUBLE
 
     def _signs(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The last digit of each element, up or down, as a fraction of it."""
+        """The last digit of each element as a fraction of it, with a random sign."""
         eps = torch.finfo(tensor.dtype).eps if self._eps is None else self._eps
         signs = torch.randint(2, tensor.shape, generator=self._generator, dtype=torch.float64) * 2 - 1
         return (signs * eps).to(tensor.device)
@@ -83,7 +86,7 @@ def _has_tensors(*given: Any) -> bool:
 _DOUBLE = {torch.float64, torch.complex128}
 _LEFT = {torch.Tag.nondeterministic_seeded, torch.Tag.inplace_view}
 _ATEN = torch.ops.aten
-# Operations that sum terms which nobody else sees: where these cancel, what is left is rounded as they are.
+# Operations that sum terms which appear in no other operation. If these cancel, their rounding remains.
 _SUMS = {
     *(_ATEN.sum.default, _ATEN.sum.dim_IntList, _ATEN.mean.default, _ATEN.mean.dim, _ATEN.trace.default),
     *(_ATEN.dot.default, _ATEN.vdot.default, _ATEN.mv.default, _ATEN.mm.default, _ATEN.bmm.default),

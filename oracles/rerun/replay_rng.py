@@ -1,7 +1,7 @@
-"""The random numbers of one run, given to another: a program in double precision draws what eager drew.
+"""RNG replay: record the random numbers of one run and give them to another.
 
-A generator gives other numbers for another dtype, and moves by another amount. A twin in double precision
-that drew its own would compute something else, and say nothing of eager's rounding.
+A generator gives other numbers for another dtype, and advances by another amount. A reference in double
+precision that drew for itself would compute something else, and could not show eager's rounding.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from oracles.rerun.dense_operands import repeats_elements, tensors
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """What one operation drew: copies of its results and of what it wrote to, and the default generators'
-    states after it (of the CPU, then of each GPU)."""
+    """What one operation drew.
+
+    Attributes:
+        operator: the ATen overload.
+        values: copies of its results, and of arguments that it wrote to and did not return.
+        states: the default generators' states after it, of the CPU, then of each GPU.
+    """
 
     operator: Any
     values: tuple[torch.Tensor, ...]
@@ -27,11 +32,12 @@ class Draw:
 
 
 class RecordDraws(OperationMode):
-    """Notes what operations draw.
+    """Record what operations draw.
 
-    with (noted := Drawing()):
-        x = torch.rand(2)
-    noted.draws[0].values    # (x,)
+    Example:
+        with (recorder := RecordDraws()):
+            x = torch.rand(2)
+        recorder.draws[0].values    # (x,)
     """
 
     def __init__(self) -> None:
@@ -47,10 +53,11 @@ class RecordDraws(OperationMode):
 
 
 class ReplayDraws(OperationMode):
-    """Gives what was noted to the operations of another run that draw, one after the other, whatever their
-    dtype. From the first one on that is another operation, or of another size, they draw for themselves.
+    """Give recorded numbers to the random operations of another run, in order, whatever their dtype.
 
-        with Drawn(noted.draws):
+    If an operation differs from the recorded one, or its sizes do, it and all later ones draw for themselves.
+
+        with ReplayDraws(recorder.draws):
             torch.rand(2, dtype=torch.float64)    # equal to x
     """
 
@@ -74,7 +81,7 @@ class ReplayDraws(OperationMode):
 
 
 def _replayed_results(func: Any, args: Any, result: Any) -> Iterator[torch.Tensor]:
-    """The results, and what was written to and is none of them."""
+    """The results, and the arguments that the operation wrote to and did not return."""
     results = list(tensors(result))
     yield from results
     for argument, given in zip(func._schema.arguments, args, strict=False):

@@ -1,6 +1,6 @@
-"""What a worker does with one item: run a case or a program, try a repro script, or observe eager alone.
+"""Handlers: what a worker does with one item: run a program, try a repro script, or observe eager alone.
 
-Items and answers are plain data, so that they cross a pipe as JSON:
+Items and answers are plain data, so that they can cross a pipe as JSON:
 
     {"kind": "case", "seed": 0, "index": 17, "profile": "uniform", "device": "cpu", "target": "aot"}
     {"kind": "program", "program": {...}, "target": "aot"}
@@ -10,11 +10,11 @@ Items and answers are plain data, so that they cross a pipe as JSON:
     {"kind": "eager", "program": {...}}
     {"kind": "judge eager", "program": {...}, "observations": [...]}
 
-The first is answered by `Result.to_json` and the program's `traits`, the next two by `Result.to_json`, a
-script by `repro_trial.run_repro`. The last three are answered by a digest of eager's observations, by these
-as plain data, and by the `Result.to_json` of another eager's observations. Where a target has broken its
-process, the answer is the worker's `Last`; after a script it always is: nobody has looked whether its target
-did, nor is anything of it taken back.
+The answer of the first is `Result.to_json` and the program's `traits`, that of the next two `Result.to_json`,
+and that of a script `repro_trial.run_repro`. The last three give a digest of eager's observations, the
+observations as plain data, and the `Result.to_json` of another eager's observations. If a target has broken
+its process, the answer is the worker's `Last`. After a script it always is, because nobody has checked the
+process or reset its target.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HANDLER = "fuzz.campaign.workers.handlers:handle_item"
 
 
 def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program:
-    """Case `index` of a campaign: the same on every machine and whatever ran before it."""
+    """Case `index` of a campaign, which is the same on every machine and after any other case."""
     made = generate(SeededChoices(seed, index), find_profile(profile))
     if device == "cpu":
         return made
@@ -58,7 +58,7 @@ def program(seed: int, index: int, profile: str, device: str = "cpu") -> Program
 def case_item(
     seed: int, index: int, profile: str, device: str, target: str, clauses: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The item that runs one generated case. If there are `clauses`, they alone are judged."""
+    """The item that runs one generated case. If there are `clauses`, only they are judged."""
     return {
         "kind": "case",
         "seed": seed,
@@ -76,33 +76,35 @@ def program_item(given: Program, target: str, clauses: Sequence[str] = ()) -> di
 
 
 def probe_item(given: Program, target: str) -> dict[str, Any]:
-    """The item that runs a program on a target as if it lacked and declined nothing; the reason of a refusal
-    has the exception, too."""
+    """The item that runs a program on a target as if it lacked and declined nothing.
+
+    The reason of a refusal then has the exception too.
+    """
     return {"kind": "probe", "program": to_json(given), "target": target}
 
 
 def script_item(text: str) -> dict[str, Any]:
-    """The item that executes a repro script, whose exit status says whether it shows its difference."""
+    """The item that executes a repro script. Its exit status says whether it shows its difference."""
     return {"kind": "script", "text": text}
 
 
 def eager_digest_item(given: Program) -> dict[str, Any]:
-    """The item that runs a program in eager alone, and answers with a digest of all that is seen."""
+    """The item that runs a program in eager alone. Its answer is a digest of all observations."""
     return {"kind": "eager digest", "program": to_json(given)}
 
 
 def eager_item(given: Program) -> dict[str, Any]:
-    """The item that runs a program in eager alone, and answers with all that is seen."""
+    """The item that runs a program in eager alone. Its answer has all observations."""
     return {"kind": "eager", "program": to_json(given)}
 
 
 def judge_eager_item(given: Program, observations: list[Any]) -> dict[str, Any]:
-    """The item that judges what another eager gave of a program, as `eager_item` answers it."""
+    """The item that judges another eager's observations of a program, as `eager_item` gives them."""
     return {"kind": "judge eager", "program": to_json(given), "observations": observations}
 
 
 def handle_item(item: dict[str, Any]) -> Any:
-    """Do one item. An exception from here is a mistake in the fuzzer."""
+    """Handle one item. An exception from here is a mistake of the fuzzer."""
     match item["kind"]:
         case "case":
             given = program(item["seed"], item["index"], item["profile"], item["device"])
@@ -146,7 +148,7 @@ def _executed_on(given: Program, target: Target) -> Result:
 
 
 def _asked_for_all(target: Target) -> Target:
-    """The target as one that lacks and declines nothing, and whose refusals say what was raised."""
+    """The target without anything that it lacks and declines, whose refusals contain the exception."""
 
     def refusal(error: BaseException) -> str | None:
         reason = target.refusal(error)
@@ -161,7 +163,7 @@ def _answer(result: Result, **more: Any) -> Any:
 
 
 def _target(name: str) -> Target:
-    """The target, made ready together with its controls."""
+    """The target, prepared with its controls."""
     target = _prepared_target(name)
     for control in target.controls:
         _prepared_target(control)
@@ -170,7 +172,7 @@ def _target(name: str) -> Target:
 
 @cache
 def _prepared_target(name: str) -> Target:
-    """The target, made ready once in each process."""
+    """The target, prepared once in each process."""
     target = find_target(name)
     try:
         target.prepare()

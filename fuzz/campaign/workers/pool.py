@@ -1,16 +1,16 @@
-"""A pool of worker processes that may segfault, hang, exit or be killed without losing a result.
+"""Pool: worker processes that may segfault, hang, exit or be killed without losing a result.
 
-Work comes as jobs: leases of a few items each, answered one by one over the worker's own pipe. When a worker
-dies, the first item of its lease without an answer is the one to blame; that item gets a `Death`, the rest of
-the lease is issued again. So every item of every job gets exactly one event, whatever happens.
+In: jobs, which are leases of a few items. Out: exactly one event for each item, whatever happens. Items are
+answered one by one over the worker's own pipe. If a worker dies, the first item of its lease without an
+answer is to blame. That item gets a `Death`, and the rest of the lease is issued again.
 
     with Pool("fuzz.campaign.workers.handlers:handle_item", jobs=2) as pool:
         pool.submit(Job(items=({"kind": "case", ...},), limit=30.0))
         for event in pool.wait(timeout=1.0): ...
 
-There is no lock or queue shared between workers that a dying one could hold. A job is *urgent* (part of
-reducing or confirming a finding) or not; urgent ones go first, but never take more than half of the workers'
-time while there is other work.
+A job may be *urgent*, if it is a part of reducing or confirming a finding. Urgent jobs come first, but take
+at most half of the workers' time while there is other work.
+Invariant: workers share no lock or queue, which a dying one could hold.
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ from fuzz.campaign.workers.scratch import scratch_folder
 from fuzz.errors import PoolError
 
 GIGABYTE = 1 << 30
-# A pipe that closes may be the first sign of an exit whose status comes a moment later.
+# A pipe may close a moment before the exit status is known.
 EXIT_SECONDS = 1.0
-# A worker that cannot even start says so itself; three in a row without a word is no accident.
+# A worker that cannot start reports that. If three in a row end without a report, it is no accident.
 START_ATTEMPTS = 3
 
 
 class Pool:
-    """Worker processes and their queues; used from one thread, but `submit` may be called from any."""
+    """Worker processes and their queues.
+
+    One thread uses a pool; only `submit` may be called from any thread.
+    """
 
     def __init__(
         self,
@@ -60,13 +63,20 @@ class Pool:
         warm: Sequence[str] = (),
         gpus: Sequence[str] = (),
     ) -> None:
-        """`memory`: bytes of data of one worker (0: no limit); `recycle`: items before it is replaced.
+        """Start a pool.
 
-        `warm` names the targets that a fork server warms if this pool starts it: a process has only one.
-        `gpus` are the devices that the workers are given in turn, one to each; without any they see none.
+        Args:
+            handler: the `package.module:function` that handles items.
+            jobs: the number of workers.
+            memory: the limit of one worker's data in bytes; 0 for none.
+            recycle: how many items a worker handles before it is replaced.
+            folder: for temporary files.
+            warm: targets that a fork server warms if this pool starts it. A process has only one fork server.
+            gpus: devices that the workers get in turn, one each. Without any, they see none.
 
-        Raises PoolError from here or from `wait` if workers cannot start at all, WorkersLost if they could
-        and no longer can.
+        Raises:
+            PoolError: workers cannot start at all; also from `wait`.
+            WorkersLost: they could start, and cannot any more; also from `wait`.
         """
         self._handler = handler
         self._jobs = jobs
@@ -109,7 +119,7 @@ class Pool:
 
     @property
     def quiet(self) -> bool:
-        """Nothing runs and nothing waits."""
+        """Whether nothing runs and nothing waits."""
         with self._lock:
             waiting = bool(self._urgent or self._normal)
         return not waiting and all(one.job is None for one in self._workers)
@@ -148,7 +158,7 @@ class Pool:
         os.write(self._wake_write, b"\0")
 
     def wait(self, timeout: float) -> list[Event]:
-        """Hand out queued jobs, then the events that came within `timeout` seconds (perhaps none)."""
+        """Hand out queued jobs, and return the events that come within `timeout` seconds, perhaps none."""
         self._dispatch_jobs()
         now = time.monotonic()
         deadlines = [moment for one in self._workers if (moment := one.deadline()) is not None]
@@ -179,7 +189,7 @@ class Pool:
                 yield event
 
     def cancel(self) -> None:
-        """Forget what waits, and kill what runs, without an event for it."""
+        """Drop all waiting jobs, and kill running ones, without events for them."""
         with self._lock:
             self._urgent.clear()
             self._normal.clear()
@@ -224,7 +234,7 @@ class Pool:
             one.hand_lease(job, position)
 
     def _receive_from_worker(self, one: Process) -> list[Event]:
-        """Everything a worker has said; then, if it is gone, its death."""
+        """The events in a worker's pipe, and its death if it is gone."""
         events: list[Event] = []
         try:
             while one.connection.poll():
@@ -264,7 +274,7 @@ class Pool:
         return seconds
 
     def _enforce_time_limits(self) -> list[Event]:
-        """Ask workers that are over their time for a stack; kill those that were asked already."""
+        """Ask workers that exceed their time for a stack, and kill those that were asked already."""
         events: list[Event] = []
         now = time.monotonic()
         for one in list(self._workers):
@@ -278,14 +288,14 @@ class Pool:
         return events
 
     def _replace_dead_worker(self, one: Process) -> list[Event]:
-        """Replace a worker that is dead, mute or over its time, and blame the item that it was at."""
+        """Replace a worker that is dead, silent or over its time, and blame its present item."""
         status = one.kill(patience=0.0 if one.dumping is not None else EXIT_SECONDS)
-        # Where the server is gone, nobody knows how its children end; 255 is what they are said to end with.
+        # If the server is gone, the exit status of its children is unknown and reported as 255.
         processes.require_server(EXIT_SECONDS if status == 255 else 0.0)
         job, position = one.job, one.position
         events: list[Event] = []
         if not one.ready:
-            # One that was killed says little about the installation, unless nothing else happens any more.
+            # A killed worker says nothing about the installation.
             self._failed_starts += status not in (None, -signal.SIGKILL)
             mute = time.monotonic() - self._last_ready > processes.START_SECONDS
             if self._failed_starts >= START_ATTEMPTS or mute:
@@ -307,7 +317,7 @@ class Pool:
         return events
 
     def _retire(self, one: Process) -> None:
-        """Replace a worker in which something is broken that other items could be blamed for."""
+        """Replace a worker in which a target has broken something, so that no other item is blamed."""
         if one.job is not None:
             self._enqueue(one.job, one.position, front=True)
         self._replace(one)
@@ -317,7 +327,7 @@ class Pool:
         return self._put_another(one)
 
     def _put_another(self, one: Process) -> Process:
-        """Start a worker in the place of one that is gone, and forget that one's files."""
+        """Start a worker in place of one that is gone, and remove that one's files."""
         for file in (one.stack, one.output):
             file.unlink(missing_ok=True)
         place = self._workers.index(one)

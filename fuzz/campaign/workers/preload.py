@@ -1,10 +1,10 @@
-"""What the fork server imports and warms once, so that a worker forked from it starts in milliseconds.
+"""Preload: what the fork server imports and warms once, so that a worker starts in milliseconds.
 
-Importing this module has effects on purpose: it loads torch, the oracles and the fuzzer, and warms the
-shipped targets that the environment names, which compiles a toy function forwards and backwards. It leaves
-one thread, touches no accelerator, and does not load `aot`: a campaign on a changed `aot` must see that
-change. `WARM` tells a worker that its fork server really did this, because Python 3.11's swallows an
-ImportError.
+The import of this module has effects on purpose. It loads torch, the oracles and the fuzzer, and warms the
+shipped targets that the environment names, which compiles a toy forward and backward. It does not load `aot`,
+because a campaign on a changed `aot` must see the change. `WARM` tells a worker that its fork server has done
+this, because that of Python 3.11 ignores an ImportError.
+Invariant: one thread is left, and no accelerator is touched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ STAGES = (
 
 
 def _without_monitor_thread() -> None:
-    """Dynamo uses tqdm where it is installed, and tqdm starts a thread: a fork must not copy half of it."""
+    """Keep tqdm, which Dynamo uses if it is installed, from starting a thread: a fork must not copy
+    half of it.
+    """
     try:
         tqdm = importlib.import_module("tqdm")
     except ImportError:

@@ -1,8 +1,8 @@
-"""One worker process as the pool sees it: forked by a warm server, handed leases, killed with its children.
+"""Process: one worker process as the pool sees it. A warm server forks it. It is killed with its children.
 
 start_server(context, warm=("aot",))
-one = start(context, worker.Setup(...))
-one.hand(job, position=0)
+process = start_process(context, worker.Setup(...))
+process.hand_lease(job, position=0)
 """
 
 from __future__ import annotations
@@ -45,10 +45,11 @@ START_SECONDS = 120.0
 
 @dataclass(slots=True, eq=False)
 class Process:
-    """A worker process: what it was handed, and since when it is at it.
+    """A worker process and its present job.
 
-    `position` is the first item of its job that is not answered, `since` when it began with that one (until
-    it is `ready`: when it was started), `dumping` when it was asked for its stack. `served` counts its items.
+    `position` is the first item of the job without an answer. `since` is when it began with that item, or
+    when it was started until it is `ready`. `dumping` is when it was asked for its stack. `served` counts its
+    items.
     """
 
     process: Any
@@ -69,7 +70,7 @@ class Process:
         return self.ready and self.job is None
 
     def deadline(self) -> float | None:
-        """When to look at this worker again if nothing is heard from it."""
+        """When to look at this worker again, if it sends nothing."""
         if self.dumping is not None:
             return self.dumping + DUMP_SECONDS
         if not self.ready:
@@ -77,23 +78,23 @@ class Process:
         return None if self.job is None else self.since + self.job.limit
 
     def hand_lease(self, job: Job, position: int) -> None:
-        """Send a lease from an item on; a worker that is still starting finds it in its pipe."""
+        """Send a lease, from an item on. A worker that is still starting finds it in its pipe."""
         self.job, self.position = job, position
         if self.ready:
             self.since = time.monotonic()
         lease = json.dumps({"items": job.items[position:], "limit": job.limit}).encode()
-        # If it is dead already, its sentinel says so to whoever waits for it.
+        # If it is dead already, its sentinel shows that to `wait`.
         with contextlib.suppress(OSError):
             self.connection.send_bytes(lease)
 
     def dump(self, now: float) -> None:
-        """Ask for the stack of the item that it is at, which is over its time."""
+        """Ask for the stack of the present item, which exceeds its time."""
         self.dumping = now
         with contextlib.suppress(OSError):
             os.kill(self.process.pid, signal.SIGUSR1)
 
     def note_answered_item(self) -> None:
-        """Take note that it has answered the item that it was at."""
+        """Record that the present item was answered."""
         self.served += 1
         self.position += 1
         if self.dumping is not None:
@@ -103,9 +104,9 @@ class Process:
             self.job = None
 
     def kill(self, patience: float = 0.0) -> int | None:
-        """End it with all its children; its own exit status, if it comes within `patience` seconds.
+        """Kill the process with its children, and return its exit status.
 
-        Once is enough: later calls do nothing.
+        The status is None if it does not come within `patience` seconds. Later calls do nothing.
         """
         if self.ended:
             return None
@@ -126,7 +127,12 @@ class Process:
 
 
 def start_process(context: multiprocessing.context.ForkServerContext, setup: worker.Setup) -> Process:
-    """Fork a worker; PoolError if the server cannot be had, WorkersLost if it was there and is gone."""
+    """Fork a worker.
+
+    Raises:
+        PoolError: the server cannot be started.
+        WorkersLost: the server was there, and is gone.
+    """
     require_server()
     parent, child = context.Pipe()
     process = context.Process(target=worker.serve, args=(child, setup), daemon=False)
@@ -141,10 +147,11 @@ def start_process(context: multiprocessing.context.ForkServerContext, setup: wor
 def start_server(
     context: multiprocessing.context.ForkServerContext, warm: Sequence[str], *, gpus: bool = False
 ) -> None:
-    """Start the process's fork server, if it has none yet, with the preload and a tame environment.
+    """Start the fork server of this process, if it has none yet, with the preload and a fixed environment.
 
-    Without `gpus` it is warmed, and neither it nor its workers see any GPU. With them nothing may run in it:
-    the first backward of a process starts autograd's thread for each device, which a fork leaves behind.
+    Without `gpus` it is warmed, and neither it nor its workers see a GPU. With them nothing may run in it:
+    the first backward of a process starts autograd's thread for each device, and a fork would lose the
+    threads.
     """
     context.set_forkserver_preload([worker.PRELOAD])
     environment = {
@@ -180,12 +187,13 @@ def _running_server() -> int | None:
 
 
 def require_server(patience: float = 0.0) -> None:
-    """Make sure that the fork server is there, which may be seen to end up to `patience` seconds later.
+    """Check that the fork server is alive. Its end may show up to `patience` seconds later.
 
-    The standard library would start another one without a word, not warm and with another environment.
-    Of workers whose server is gone it says that they have ended.
+    The standard library would silently start another one, which is not warm and has another environment.
+    Workers of a dead server count as ended.
 
-    Raises WorkersLost if it has died.
+    Raises:
+        WorkersLost: it has died.
     """
     end = time.monotonic() + patience
     while _server and (pid := _server[-1]) is not None:
@@ -198,7 +206,7 @@ def require_server(patience: float = 0.0) -> None:
 
 
 def _how_process_died(pid: int) -> str:
-    """How a child of this process has ended, whom nobody has waited for; "" if it runs."""
+    """How a child of this process ended, for which nobody has waited; "" if it runs."""
     try:
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -225,7 +233,7 @@ def exit_cause(status: int | None) -> str:
 
 
 def tail(file: Path, size: int = 4000) -> str:
-    """The end of a text file; "" if there is none."""
+    """The end of a text file; "" if there is no file."""
     try:
         return file.read_bytes()[-size:].decode(errors="replace").strip()
     except OSError:

@@ -1,7 +1,7 @@
-"""What is run in workers and what comes of it: jobs, their events, and whoever runs them.
+"""Protocol: the jobs that workers run, their events, and the interface of pool and cluster.
 
-A `Job` is a lease of items; each of its items gets exactly one event, an `Answer`, a `Failure` or a `Death`.
-`Workers` is what a campaign needs of whoever runs its jobs: the pool of this machine or a cluster of them.
+A `Job` is a lease of items. Each item gets exactly one event: an `Answer`, a `Failure` or a `Death`.
+`Workers` is what a campaign needs to run its jobs: the pool of this machine, or a cluster.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A lease: items (plain data) to be run one after the other in one worker.
+    """A lease: items (plain data) that one worker runs one after the other.
 
-    `limit` is seconds for each item. `fresh` asks for a worker that has run nothing before. `tag` is the
-    submitter's own and comes back with each event; `label` says in a live view what the job is.
+    `limit` is the time limit of each item in seconds. `fresh` asks for a worker that has run nothing before.
+    `tag` belongs to the submitter and comes back with each event. `label` describes the job in a live view.
     """
 
     items: tuple[Any, ...]
@@ -28,9 +28,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An item was handled: `value` is what the handler returned; `seconds` on the wall.
+    """An item was handled. `value` is what the handler returned, `seconds` the wall time.
 
-    `resident` is how many bytes of physical memory the worker has after it (`fuzz.campaign.memory_gauge`).
+    `resident` is the worker's physical memory in bytes afterwards (`fuzz.campaign.memory_gauge`).
     """
 
     job: Job
@@ -42,7 +42,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The handler itself raised: a mistake in the fuzzer, not in a target. `text` is the traceback."""
+    """The handler itself raised, which is a mistake of the fuzzer, not of a target.
+
+    `text` is the traceback.
+    """
 
     job: Job
     position: int
@@ -53,8 +56,8 @@ class Failure:
 class Death:
     """The worker died or was killed during this item.
 
-    `cause` names the signal or exit status or the time limit; `stack` is the Python stack at that moment
-    where one could be had, `output` the last lines that the worker printed.
+    `cause` names the signal, the exit status or the time limit. `stack` is the Python stack at that moment,
+    if it was written. `output` has the last lines that the worker printed.
     """
 
     job: Job
@@ -71,7 +74,7 @@ Event = Answer | Failure | Death
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """What one worker does, for a live view: a word, what at, and for how many seconds."""
+    """The state of one worker for a live view: a word, its work, and for how many seconds."""
 
     state: str
     label: str = ""
@@ -79,11 +82,11 @@ class WorkerStatus:
 
 
 class Workers(Protocol):
-    """What a campaign needs of whoever runs its jobs: the pool of this machine, or a cluster of them."""
+    """What a campaign needs to run its jobs: the pool of this machine, or a cluster."""
 
     @property
     def backlog(self) -> int:
-        """Jobs that are not urgent and wait for a worker."""
+        """The number of jobs that are not urgent and wait for a worker."""
 
     @property
     def wanted(self) -> int:
@@ -91,10 +94,10 @@ class Workers(Protocol):
 
     @property
     def lease_seconds(self) -> float:
-        """How much work a lease holds: long enough to hide the way there, short enough to end on time."""
+        """The seconds of work in a lease: enough to hide the transport, and few enough to end on time."""
 
     def submit(self, job: Job) -> None:
-        """Queue a job; every item of it gets exactly one event. May be called from any thread."""
+        """Queue a job. Every item gets exactly one event. This may be called from any thread."""
 
     def wait(self, timeout: float) -> list[Event]:
         """The events that come within `timeout` seconds."""
@@ -103,4 +106,4 @@ class Workers(Protocol):
         """Make a `wait` in another thread return."""
 
     def states(self) -> list[WorkerStatus]:
-        """What each worker does."""
+        """The state of each worker."""

@@ -1,4 +1,7 @@
-"""How large a recorded function is, and the passes that make it smaller, in the order of their gain."""
+"""Passes: the size of a recorded function, and the passes that make it smaller, in the order of their gain.
+
+`call_deletion` deletes calls, inputs, modes and operands. `simplification` makes what is left plainer.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ from fuzz.reduce.search import ReductionProblem
 
 
 def measure(recording: Recording) -> tuple[int, ...]:
-    """How large a recorded function is; every accepted step makes it smaller, in the order of tuples."""
+    """The size of a recorded function as a tuple. Every accepted step makes it smaller."""
     constants = (
         leaf for call in recording.calls for tree in operands(call) for leaf in recording_leaves(tree)
     )
@@ -86,7 +89,7 @@ def _count_tree_nodes(tree: Tree) -> int:
 
 PASSES = (
     RAMPS,
-    GLOBALS,  # memory that is alive for ever makes every look at what is freed slow
+    GLOBALS,  # tensors that live for ever make each check of freed memory slow
     CALLS,
     RESULTS,
     CUTS,
@@ -105,7 +108,7 @@ PASSES = (
 
 
 def reduction_problem(recording: Recording) -> ReductionProblem[Recording]:
-    """How this recording is made smaller: no tensor of a candidate is empty unless one of its own is."""
+    """The reduction of a recording. A candidate may have empty tensors only if the recording has some."""
     may_be_empty = _has_empty(recording)
 
     def valid(candidate: Recording) -> bool:

@@ -1,4 +1,4 @@
-"""Passes over a recorded function that delete: calls, results, inputs, modes, operands."""
+"""Call deletion: passes that delete calls, results, inputs, modes and operands of a recorded function."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fuzz.reduce.search import Edit, Pass
 
 
 class _Fresh:
-    """An input that stands for the result of a call, should anything need it."""
+    """A possible new input in place of a call's result."""
 
     __slots__ = ("name", "tensor")
 
@@ -45,8 +45,11 @@ class _Fresh:
 
 
 def without_calls(recording: Recording, dropped: frozenset[int], *, fresh: bool) -> Recording | None:
-    """The recording without some calls. What used a result of one takes its place from an operand of its size
-    and dtype or, where there is none, and with `fresh` always, from a new argument like it."""
+    """The recording without some calls.
+
+    A user of a deleted result gets an operand of the deleted call with the same size and dtype. If there is
+    none, or if `fresh`, it gets a new argument like the result.
+    """
     tensors = survey_eager_types(recording)
     if tensors is None:
         return None
@@ -89,7 +92,7 @@ def without_calls(recording: Recording, dropped: frozenset[int], *, fresh: bool)
                 stands[name] = None if tensor is None else _Fresh(tensor)
 
     def left(name: str) -> str | None:
-        """What there is of a result: itself, or else what it was made of."""
+        """The name that replaces a result: its own if its call is kept, else that of an operand."""
         while not _is_kept(resolve(name)) and name in came_from:
             name = came_from[name]
         return name if _is_kept(resolve(name)) else None
@@ -123,7 +126,7 @@ def _alike(one: torch.Tensor | None, other: torch.Tensor) -> bool:
 
 
 def storage_like(tensor: torch.Tensor, storage: int) -> tuple[Storage, Input]:
-    """A storage and an input on it with a tensor's size, dtype and elements."""
+    """A storage, and an input on it, with a tensor's size, dtype and elements."""
     dtype, size = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
     device = "cpu" if tensor.device.type == "cpu" else str(tensor.device)
     needs = tensor.requires_grad
@@ -132,7 +135,7 @@ def storage_like(tensor: torch.Tensor, storage: int) -> tuple[Storage, Input]:
 
 
 def _delete_leaves(tree: Tree, keep: Callable[[Ref | Lit], bool]) -> Tree:
-    """The tree without some of its leaves, and without containers that are empty then."""
+    """The tree without some leaves, and without the containers that become empty."""
     match tree:
         case Seq(kind, items):
             kept = [(item, _delete_leaves(item, keep)) for item in items]
@@ -160,7 +163,7 @@ def _drop_results(recording: Recording, edits: frozenset[Edit]) -> Recording:
 
 
 def _drop_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording | None:
-    """Inputs go; another one of the same size and dtype takes the place of one that is used."""
+    """The recording without some inputs. Another input of the same size and dtype replaces a used one."""
     needed = used_names(recording)
     stands: dict[str, str] = {}
     for i in _numbers(edits):
@@ -212,7 +215,7 @@ def _leave_modes(recording: Recording, edits: frozenset[Edit]) -> Recording:
 
 
 def flat_names(tree: Tree) -> Tree:
-    """The names in a tree in one tuple, or the only one itself."""
+    """The names of a tree in one tuple, or the only name itself."""
     found = tuple(Ref(name) for name in names(tree))
     return Seq("tuple", found) if len(found) > 1 else found[0] if found else NONE
 
@@ -235,7 +238,7 @@ def _flatten(recording: Recording, edits: frozenset[Edit]) -> Recording:
 
 
 def _spare(recording: Recording) -> Sequence[Edit]:
-    """Keywords, and last operands that are constants."""
+    """The edits that drop keyword arguments, and constants at the end of the operands."""
     edits: list[Edit] = []
     for i, call in enumerate(recording.calls):
         edits += [(i, name) for name, _ in call.keywords]

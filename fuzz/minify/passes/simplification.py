@@ -1,4 +1,4 @@
-"""Passes over a recorded function that make plainer what stays: inputs, their elements and sizes, numbers."""
+"""Simplification: passes that make inputs, elements, sizes and numbers of a recorded function plainer."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ PLAIN_NUMBER = "2.0"
 
 
 def rank(storage: Storage) -> int:
-    """How plain the elements of a storage are; less is plainer."""
+    """The rank of a storage's elements; lower is plainer."""
     return RANKS[storage.values] if isinstance(storage.values, str) else len(RANKS)
 
 
 def _simplify_elements(values: str) -> Pass[Recording]:
-    """The pass that gives storages these elements."""
+    """The pass that gives storages these elements ("ones", "zeros", "ramp")."""
 
     def edits(recording: Recording) -> Sequence[Edit]:
         return [i for i, storage in enumerate(recording.storages) if rank(storage) > RANKS[values]]
@@ -96,7 +96,7 @@ def _simplify_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording:
         inputs[i] = one
     for i, one in enumerate(inputs):
         if one.base is not None:
-            # On the storage that what it was taken from has now, and without a gradient where that has none.
+            # It moves to its base's new storage, and requires no grad if the base requires none.
             base = inputs[one.base]
             needs = one.requires_grad and (one.leaf or base.requires_grad)
             inputs[i] = replace(one, storage=base.storage, requires_grad=needs, leaf=one.leaf or not needs)
@@ -104,7 +104,7 @@ def _simplify_inputs(recording: Recording, edits: frozenset[Edit]) -> Recording:
 
 
 def is_odd(storage: Storage) -> bool:
-    """Whether a storage has another dtype than float32 that could as well be that."""
+    """Whether a storage has a floating or complex dtype other than float32, which would be plainer."""
     return storage.dtype in FLOATS | COMPLEX and storage.dtype != "float32"
 
 
@@ -140,7 +140,7 @@ def _on_cpu(text: str) -> str:
 
 
 def _simplify_lengths(recording: Recording) -> Sequence[Edit]:
-    """Lengths above 2, the longest first, to become 2 to 4: everywhere, and in inputs alone."""
+    """The edits that make a length above 2 to 2, 3 or 4, the longest first: everywhere, or in inputs."""
     found = {n for one in recording.inputs for n in one.size if n > _SMALL}
     return [
         (n, small, where)
@@ -152,14 +152,14 @@ def _simplify_lengths(recording: Recording) -> Sequence[Edit]:
 
 def _shorten_lengths(recording: Recording, edits: frozenset[Edit]) -> Recording | None:
     chosen = sorted((edit for edit in edits if isinstance(edit, tuple)), reverse=True)
-    lengths = {n: small for n, small, _ in chosen}  # the smallest that was chosen
+    lengths = {n: small for n, small, _ in chosen}  # the smallest chosen length
     inputs: list[Input] = []
     storages = list(recording.storages)
     for i, one in enumerate(recording.inputs):
         size = tuple(lengths.get(n, n) for n in one.size)
         if one.base is None:
             stride = _simplified_strides(one, size)
-            # What lies before it and after it stays.
+            # The elements before and after it stay.
             grown = _extent(size, stride) - _extent(one.size, one.stride)
             storage = storages[one.storage]
             width = dtype_of(storage.dtype).itemsize
@@ -174,7 +174,7 @@ def _shorten_lengths(recording: Recording, edits: frozenset[Edit]) -> Recording 
     shorter = replace(recording, storages=tuple(storages), inputs=tuple(inputs))
     everywhere = {str(n): str(small) for n, small, where in chosen if where == "everywhere"}
     for one, other in zip(recording.inputs, inputs, strict=True):
-        # A number may be the product of lengths that lie side by side, after `view` or `reshape`.
+        # After `view` or `reshape`, a number may be the product of adjacent lengths.
         for start in range(len(one.size)):
             for end in range(start + 2, len(one.size) + 1):
                 product = str(math.prod(one.size[start:end]))
@@ -184,15 +184,14 @@ def _shorten_lengths(recording: Recording, edits: frozenset[Edit]) -> Recording 
 
 
 def _extent(size: Size, stride: Size) -> int:
-    """The elements from the first to the last."""
+    """The number of elements from the first to the last, with gaps."""
     if 0 in size:
         return 0
     return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
 
 
 def _simplified_strides(one: Input, size: Size) -> Size:
-    """The strides of a shorter tensor that lies in the same order, without gaps between shortened
-    dimensions."""
+    """The strides of a shorter tensor in the same order, without gaps between shortened dimensions."""
     order = sorted(range(len(size)), key=lambda d: one.stride[d])
     stride = list(one.stride)
     before: int | None = None
@@ -206,7 +205,7 @@ def _simplified_strides(one: Input, size: Size) -> Size:
 
 
 def _simplified_view(one: Input, size: Size, before: Input, after: Input) -> Input:
-    """The same part of a shorter base, as far as that can be said."""
+    """The view of a shorter base that comes nearest to the same part."""
     steps = {0: 0, 1: 1}
     dims = sorted(range(len(before.size)), key=lambda d: -before.stride[d])
     position, offset = one.offset - before.offset, after.offset
@@ -225,7 +224,7 @@ def _simplified_view(one: Input, size: Size, before: Input, after: Input) -> Inp
 
 
 def _with_constants(recording: Recording, change: Callable[[str], str]) -> Recording:
-    """The recording with other constants in its calls."""
+    """The recording with each constant of its calls changed by `change`."""
 
     def leaf(one: Ref | Lit) -> Tree:
         return Lit(change(one.text)) if isinstance(one, Lit) else one
@@ -234,7 +233,7 @@ def _with_constants(recording: Recording, change: Callable[[str], str]) -> Recor
 
 
 def odd_numbers(call: Call) -> list[str]:
-    """The floating point constants of a call that are not 2.0."""
+    """The floating point constants of a call other than 2.0."""
     found: list[str] = []
 
     def look(one: Ref | Lit) -> Tree:
@@ -251,7 +250,7 @@ def _is_odd_number(text: str) -> bool:
 
 
 def _slices(recording: Recording) -> Sequence[Edit]:
-    """The ends of slices, to be left open."""
+    """The edits that leave an end of a slice open."""
     edits: list[Edit] = []
     for i, call in enumerate(recording.calls):
         for j, one in enumerate(s for tree in operands(call) for s in _slices_in(tree)):

@@ -1,4 +1,9 @@
-"""What the reducer tries: passes, each a way to make a program smaller, in the order of their gain."""
+"""Reduction passes: each makes a program smaller in one way. They are in the order of their gain.
+
+- `measure`: the size of a program.
+- `deletion`: statements, arguments and outputs; `scenarios`: calls, and what is done after them.
+- `simplify`, `shapes`, `plainest_operator`: make what is left plainer.
+"""
 
 from __future__ import annotations
 

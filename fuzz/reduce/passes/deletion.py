@@ -1,4 +1,4 @@
-"""Reduction passes that delete: statements, arguments, outputs."""
+"""Deletion: reduction passes that delete statements, arguments and outputs."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from fuzz.reduce.search import Edit, Pass
 def without_statements(
     program: Program, dropped: frozenset[int], arguments: frozenset[int] = frozenset()
 ) -> Program:
-    """The program without some statements and arguments, and without what cannot do without them.
+    """The program without some statements and arguments, and without all that depends on them.
 
-    The use of a dropped value goes to an operand of the dropped statement of the same size and dtype, to
-    another earlier value of that kind, or to the statement's first operand, where that is valid; otherwise
-    the user is dropped, too. Storages that no argument lies on go, and values are numbered anew. Branches
-    that ask for a dropped argument go with the arms that they do not take.
+    A user of a deleted value gets the first valid value of these: an operand of the deleted statement with
+    the same size and dtype, another earlier value with these, or the statement's first operand. If none is
+    valid, the user is deleted too. Storages without arguments are deleted, and values are numbered anew. A
+    branch whose condition is a deleted argument is deleted with the arm that it does not take.
     """
     asked = frozenset(
         i
@@ -78,7 +78,7 @@ def without_statements(
     bound: dict[str, str] = {}
     results = 0
     for i, statement in enumerate(program.statements):
-        again = [bound.get(name) for name in statement.results]  # where a block binds it anew
+        again = [bound.get(name) for name in statement.results]  # a block may bind a name again
         fresh = (f"v{results + j}" for j in range(len(again)))
         new_names = tuple(known or next(fresh) for known in again)
         operands = [names[name] for name in statement.operands]
@@ -91,7 +91,7 @@ def without_statements(
                 taken = True
             except ProgramError:
                 pass
-        # Arms of one `if` are followed as if both were taken; what comes of that is checked later on.
+        # Both arms of an `if` are followed, one after the other; the result is checked later.
         with contextlib.suppress(ProgramError):
             interpret_statement(before, i, statement, program.blocks)
         if taken:
@@ -142,7 +142,7 @@ def _renamed_block(block: Block, names: dict[str, str | None]) -> Block:
 def _delete_arguments(
     storages: Sequence[Storage], arguments: Sequence[Argument], kept: Sequence[int]
 ) -> tuple[tuple[Storage, ...], tuple[Argument, ...]]:
-    """Only these arguments, and the storages that they lie on."""
+    """Only these arguments, and the storages that they use."""
     stands_for: dict[int, int] = {}
     renamed: list[Argument] = []
     for new, old in enumerate(kept):
@@ -171,7 +171,7 @@ def _rename_after_deletion(scenario: Scenario, names: dict[str, str | None]) -> 
 
 
 def _delete_vain_steps(program: Program) -> Program:
-    """The program without changes of what is no result any more."""
+    """The program without steps that change a value which is no result any more."""
     seen = {*tree_references(program.returns), *(f"a{i}" for i in range(len(program.arguments)))}
 
     def settled(scenario: Scenario) -> Scenario:
@@ -193,7 +193,7 @@ def _first(arguments: Sequence[Argument], index: int) -> int:
 def _stand_in_for_deleted(
     before: AbstractState, after: AbstractState, name: str, first: Sequence[str]
 ) -> str | None:
-    """A value of the smaller program that can stand for `name`: preferably one of `first`."""
+    """A value of the smaller program that can replace `name`, preferably one of `first`."""
     value = before.names.get(name)
     if not isinstance(value, AbstractTensor):
         return None
@@ -205,7 +205,7 @@ def _stand_in_for_deleted(
 
 
 def _rename_in_tree(tree: Tree, names: dict[str, str | None]) -> Tree | None:
-    """The tree with other names; a name that is gone takes its leaf with it."""
+    """The tree with other names. A name without a replacement is removed with its leaf."""
     match tree:
         case Ref(name):
             other = names[name]

@@ -1,4 +1,4 @@
-"""How large a program is: what every accepted step of a reduction makes smaller."""
+"""Measure: the size of a program, which every accepted step of a reduction makes smaller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fuzz.reduce.passes.plainest_operator import with_plainest_operator
 
 
 def measure(program: Program) -> tuple[int, ...]:
-    """How large a program is; every accepted step makes it smaller, in the order of tuples."""
+    """The size of a program as a tuple. Every accepted step makes it smaller."""
     leaves, nodes = (0, 0) if program.returns == Literal(None) else _tree_size(program.returns)
     inner = sum(_tree_size(tree)[1] for tree in program.parameters)
     every = split_calls(program)

@@ -1,4 +1,4 @@
-"""The plainest operator of each family, which a reduction puts in the place of others."""
+"""Plainest operator: for each family of operators, the one that a reduction prefers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAINEST = {
 
 
 def with_plainest_operator(statement: Statement) -> Statement | None:
-    """The statement with the plainest operator of its family and number of operands, if it has another."""
+    """The statement with the plainest operator of its family and operand count; None if it has it."""
     row = OPERATORS[statement.operator]
     plain = _PLAINEST.get((row.kind, len(row.operands)))
     if plain is None or plain[0] == row.name or any(operand.number for operand in row.operands):

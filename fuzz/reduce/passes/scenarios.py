@@ -1,4 +1,4 @@
-"""Reduction passes over a program's calls and what is done after each: fewer, plainer, more alike."""
+"""Scenarios: reduction passes that make calls and the steps after each call fewer and plainer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fuzz.reduce.search import Edit, Pass
 
 
 def _later_call_edits(program: Program) -> Sequence[Edit]:
-    """A later call stands for all of them, is left out, or is made like the first, unless that adds steps."""
+    """The edits of later calls: one replaces all, is deleted, or becomes as the first without more steps."""
     edits: list[Edit] = []
     for i, call in enumerate(program.later):
         edits += [("only", i), ("drop", i)]
@@ -75,12 +75,12 @@ def _scenario(call: Program) -> Hashable:
 
 
 def of_inputs(one: Pass[Program]) -> Pass[Program]:
-    """A pass over storages and arguments, for each call; calls with equal ones stay alike."""
+    """The pass applied to the storages and arguments of each call. Calls with equal ones stay equal."""
     return _edit_each_call(one, _inputs)
 
 
 def of_scenarios(one: Pass[Program]) -> Pass[Program]:
-    """A pass over scenarios, for each call; calls with equal ones stay alike."""
+    """The pass applied to the scenario of each call. Calls with equal ones stay equal."""
     return _edit_each_call(one, _scenario)
 
 

@@ -1,4 +1,4 @@
-"""The reduction pass that makes tensors smaller: each length becomes 2 wherever it stands."""
+"""Shapes: the reduction pass that makes tensors smaller, by making a length 2 everywhere."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fuzz.program.decode import Argument, Call, Program, Statement, View, split_
 from fuzz.reduce.search import Edit, Pass
 
 _SMALL = 2
-# Attributes that are positions or counts along a dimension, with the largest value that suits length 2.
+# Attributes that are positions or counts along a dimension, with the largest value for length 2.
 _BOUNDS = {"index": 1, "start": 1, "end": 2, "length": 2, "window": 2, "count": 2}
 
 
 def _lengths(program: Program) -> Sequence[Edit]:
-    """Lengths above 2, the longest first."""
+    """The lengths above 2, the longest first, as edits."""
     storages = [storage for call in split_calls(program) for storage in call.storages]
     return sorted({n for storage in storages for n in storage.size if n > _SMALL}, reverse=True)
 
@@ -52,7 +52,7 @@ def _shorten_lengths(program: Program, edits: frozenset[Edit]) -> Program:
 
 
 def _shortened_view(view: View, old: Size, new: Size, lengths: dict[int, int]) -> View:
-    """The same part of a smaller root, as far as that can be said."""
+    """The view of a smaller root that comes nearest to the same part."""
     strides = {0: 0, 1: 1}
     position, offset = view.offset, 0
     for n, m, before, after in zip(old, new, contiguous_strides(old), contiguous_strides(new), strict=True):

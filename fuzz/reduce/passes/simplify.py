@@ -1,4 +1,4 @@
-"""Reduction passes that make plainer what stays: trees, module, blocks, scenario, inputs, operators."""
+"""Simplify: reduction passes that make trees, modules, blocks, scenarios, inputs and operators plainer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _simplify_result_tree(program: Program, edits: frozenset[Edit]) -> Program:
 
 
 def _module_edits(program: Program) -> Sequence[Edit]:
-    """The module goes, or something that it holds is passed instead, or is a buffer."""
+    """The edits of a module: it is removed, or an attribute of it becomes an argument or a buffer."""
     module = program.module
     if module is None:
         return []
@@ -70,7 +70,7 @@ def _simplify_module(program: Program, edits: frozenset[Edit]) -> Program:
     held = tuple(name for name in module.held if name not in passed)
     attributes = tuple(n for n in module.attributes if n in held and (_BUFFER, n) not in edits)
     smaller = Module(held, None if module.training in passed else module.training, attributes)
-    # In the order of their numbers where nothing is nested.
+    # Without nesting they are in the order of their numbers.
     parameters = sorted(
         (*program.parameters, *map(Ref, passed)), key=lambda tree: min(_numbers(tree), default=-1)
     )
@@ -88,7 +88,7 @@ def _numbers(tree: Tree) -> list[int]:
 
 
 def _simplify_block_edits(program: Program) -> Sequence[Edit]:
-    """A block is taken from around its statements; a loop turns once."""
+    """The edits of blocks: a block's statements replace it, or a loop runs once."""
     edits: list[Edit] = []
     for i, block in enumerate(program.blocks):
         edits.append((i, "gone"))
@@ -131,7 +131,7 @@ def _simplify_scenario(program: Program, edits: frozenset[Edit]) -> Program:
 
 
 def _device_edits(program: Program) -> Sequence[Edit]:
-    """All calls go to one device: to the CPU, or to the other one where a program runs on both."""
+    """The edits of devices: all calls use the CPU, or all use the other device if a program runs on both."""
     device = program.scenario.device
     return DEVICES if device == BOTH else [] if device == DEVICES[0] else DEVICES[:1]
 
@@ -172,7 +172,7 @@ def _simplify_arguments(program: Program, edits: frozenset[Edit]) -> Program:
                 argument = Root(argument.storage)
             else:
                 gone = (i, "base") in edits or (argument.base == "wrapper" and (i, "wrapped") in edits)
-                # (What is wrapped by itself is taken otherwise than what is taken of a wrapper.)
+                # A tensor with a wrapper of its own is made differently from a view of a wrapper.
                 viewed = (i, "via") in edits or (gone and argument.base == "wrapper")
                 argument = View(
                     *(argument.storage, argument.size, argument.stride, argument.offset),

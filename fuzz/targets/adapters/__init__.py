@@ -1,4 +1,4 @@
-"""Compilers of other people that ship as targets: one module each, which imports its library when it is used.
+"""Adapters: other people's compilers that ship as targets, one module each.
 
     openvino                 OpenVINO's backend of torch.compile
     onnxruntime_export       ONNX Runtime, through torch.onnx.export
@@ -9,9 +9,10 @@
     torchscript_trace        torch.jit.trace
     functorch_ts             functorch.compile: ts_compile and memory_efficient_fusion
 
-Each module has `TARGETS`. A library that is not here says so in the target's `available`.
+Each module has `TARGETS`, and imports its library when a target is used. If a library is not installed, the
+target's `available` says so.
 
-    adapted_target("openvino").available()
+    adapter("openvino").target.available()
 """
 
 from __future__ import annotations
@@ -36,10 +37,14 @@ _MODULES = {
 ADAPTED: Mapping[str, str] = MappingProxyType(
     {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 )
-"""The names of the targets, and the module that has each."""
+"""The names of the targets, each with its module."""
 
 
 def adapter(name: str) -> Adapter:
-    """The adapter of that name; KeyError if there is none."""
+    """The adapter of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
     found: Adapter = importlib.import_module(ADAPTED[name]).TARGETS[name]
     return found

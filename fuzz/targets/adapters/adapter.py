@@ -1,4 +1,4 @@
-"""An adapter: a target, and the lines that a script needs which shows a case with its library alone."""
+"""Adapter: a target, and the lines with which a script shows a case with the target's library only."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fuzz.targets.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A compiler of other people.
+    """Another project's compiler.
 
     Attributes:
         target: the compiler under test.
-        setup: the lines of a script that it needs, which import its library.
+        setup: the lines of a script that import its library.
         compiled: the expression that compiles the function `f` of a script.
-        distributions: the packages whose versions a report tells.
+        distributions: the packages whose versions a report lists.
     """
 
     target: Target
@@ -30,7 +30,7 @@ class Adapter:
 
 
 def requires(extra: str, *modules: str) -> Callable[[], str | None]:
-    """For `Target.available`: None where all these modules are installed, else what to install.
+    """For `Target.available`: None if all these modules are installed, else what to install.
 
     >>> requires("openvino", "json")(), requires("openvino", "no_such_module")()
     (None, "it needs no_such_module: pip install 'aotfuzz[openvino]'")
@@ -44,7 +44,7 @@ def requires(extra: str, *modules: str) -> Callable[[], str | None]:
 
 
 def imports(extra: str, module: str, distribution: str) -> Callable[[], str | None]:
-    """For `Target.available` of a library that not every torch can be used with: it is imported.
+    """For `Target.available` of a library that does not work with every torch: the module is imported.
 
     >>> imports("thunder", "json", "aotfuzz")(), imports("thunder", "no_such_module", "none")()
     (None, "it needs no_such_module: pip install 'aotfuzz[thunder]'")

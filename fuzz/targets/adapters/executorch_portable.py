@@ -1,7 +1,7 @@
-"""ExecuTorch's portable kernels on the CPU, through torch.export and the edge dialect, anew for each call.
+"""ExecuTorch's portable kernels on the CPU, through torch.export and the edge dialect, for each call anew.
 
-What torch.export or ExecuTorch cannot lower is a refusal, and so is an operator that the runtime has no
-kernel for. The runtime copies its inputs, so that what a program writes to an argument is lost.
+A program that torch.export or ExecuTorch cannot lower is a refusal, and so is an operator without a kernel in
+the runtime. The runtime copies its inputs, so writes to arguments are lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> Fun
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without history that lies as the runtime takes it; a copy where it lies otherwise."""
+    """A tensor without history in a layout that the runtime takes; a copy if it has another layout."""
     return tensor.detach().contiguous().resolve_neg()
 
 

@@ -1,7 +1,9 @@
-"""Functions of flat lists of tensors, for exporters: what is nested, and what is no tensor, stays in Python.
+"""Flat calls: for exporters, a function of a flat list of tensors.
 
-flat = FlatFunction(lambda x, number: {"y": x * number})
-flat.compile_for(trace, (torch.ones(2), 3))(torch.ones(2), 3)      # trace sees a function of one tensor
+Containers, and values that are no tensors, stay in Python.
+
+    flat = FlatFunction(lambda x, number: {"y": x * number})
+    flat.compile_for(trace, (torch.ones(2), 3))(torch.ones(2), 3)      # trace sees a function of one tensor
 """
 
 from __future__ import annotations
@@ -16,30 +18,31 @@ if TYPE_CHECKING:
     import torch
 
 Exporter = Callable[["torch.nn.Module", "tuple[torch.Tensor, ...]"], Function]
-"""What gives, for a module and its arguments, all of them tensors, a function that returns its flat
-results."""
+"""A function that exports a module for arguments, which are all tensors, and gives a function with
+flat results.
+"""
 
 GRAPH_CLAUSES = clauses_of(("results",), without=("repeat", "threads", "randomness", "lifetime", "refusals"))
-"""What is promised of a graph in another format, which is exported anew for each call."""
+"""The clauses of a graph in another format, which is exported for each call anew."""
 
 GRAPH_LACKS = (
     *("complex", "cuda", "metadata", "python", "random", "subclass", "argument: parameter"),
     *("data: argument", "data: view of an argument", "data: of a module"),
 )
-"""What such a graph has no words for."""
+"""Capabilities that such a graph lacks."""
 
 
 class _Place:
-    """Where a tensor stood in a tree."""
+    """The place of a tensor in a tree."""
 
 
 _PLACE = _Place()
 
 
 def compile_flat(export: Exporter) -> Callable[[Function], Function]:
-    """What compiles a function by an exporter, anew for the arguments of each call.
+    """A function that compiles a function with an exporter, for the arguments of each call anew.
 
-    The exporter sees a module, whose `forward` takes tensors and returns a tuple of tensors.
+    The exporter gets a module whose `forward` takes tensors and returns a tuple of tensors.
     """
 
     def compile_function(function: Function) -> Function:
@@ -49,7 +52,7 @@ def compile_flat(export: Exporter) -> Callable[[Function], Function]:
             class Flat(torch.nn.Module):
                 def __init__(self) -> None:
                     super().__init__()
-                    self.function = function  # which registers a module
+                    self.function = function  # the assignment registers it if it is a module
 
                 def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
                     results: list[torch.Tensor] = []
@@ -87,7 +90,7 @@ def take_tensors(tree: Any, found: list[torch.Tensor]) -> Any:
 
 
 def put_tensors(tree: Any, tensors: list[torch.Tensor]) -> Any:
-    """The tree that `take_tensors` was given, with these tensors, which are removed from the list."""
+    """The inverse of `take_tensors`, with these tensors, which are removed from the list."""
     if tree is _PLACE:
         return tensors.pop(0)
     if isinstance(tree, dict):

@@ -1,5 +1,6 @@
-"""Compilers of functorch.compile: graphs of torch's AOTAutograd as TorchScript, and with fewer saved
-tensors."""
+"""Compilers of functorch.compile: graphs of torch's AOTAutograd as TorchScript, or with fewer saved
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from fuzz.targets.target import Function, Target
 
 
 def _refusal(error: BaseException) -> str | None:
-    """Fake tensors, on which the graphs are compiled, have no numbers."""
+    """The refusal of a value that depends on data: graphs are compiled on fake tensors, which have no
+    values.
+    """
     return "depends on data" if type(error).__name__ == "DataDependentOutputException" else None
 
 
@@ -30,8 +33,9 @@ def _compile_with_fusion(function: Function) -> Function:
 
 
 def _in_dict(compiler: Any, function: Function) -> Function:
-    """As `torch-aot-function` does it: torch's `aot_function` returns a list where the function returns a
-    tuple."""
+    """Compile through a dict, as `torch-aot-function` does: torch's `aot_function` returns a list in
+    place of a tuple.
+    """
 
     def boxed(*args: Any) -> dict[str, Any]:
         return {"result": function(*args)}
@@ -43,8 +47,8 @@ def _in_dict(compiler: Any, function: Function) -> Function:
 
 
 _CONTROLS = ("torch-aot-function",)
-# TorchScript's graphs take tensors alone. Constants of the function, where a module's tensors would be, are
-# a matter of `torch-aot-function`.
+# TorchScript's graphs take only tensors. A module's tensors would be constants of the function, which
+# `torch-aot-function` tests.
 _LACKS = ("module", "cuda", "argument: scalar", "argument: complex number")
 
 TARGETS = {

@@ -1,8 +1,8 @@
-"""ONNX Runtime on the CPU, through torch.onnx.export(dynamo=True), exported anew for each call.
+"""ONNX Runtime on the CPU, through torch.onnx.export(dynamo=True), exported for each call anew.
 
-An ONNX graph takes tensors and gives tensors: it writes to no argument, draws other numbers, and what it
-returns is memory of its own. What the exporter declines, and kernels that the runtime says it has none of,
-are refusals.
+An ONNX graph takes and returns tensors. It writes to no argument, draws other random numbers, and returns
+memory of its own. Programs that the exporter declines are refusals, and so are operators without a kernel in
+the runtime.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def _export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> Fun
     import torch
 
     program = torch.onnx.export(module.eval(), arguments, dynamo=True, verbose=False)
-    assert program is not None  # it is None where a file is written
+    assert program is not None  # it is None only if a file is written
     call: Function = program
     return call
 
 
 def _prepare() -> None:
-    """Keep the exporter's table of operators, which it makes for each program: two thirds of its time."""
+    """Cache the exporter's table of operators. To make it for each program is two thirds of its time."""
     from torch.onnx._internal.exporter import _registration
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
 """OpenVINO, through its backend of torch.compile (https://docs.openvino.ai).
 
-The backend is for inference. It compiles the parts of a graph that it supports and leaves the others to
-PyTorch. What it cannot compile at all it hands to Inductor without a word; here that is a refusal.
+The backend is for inference. It compiles the parts of a graph that it supports, and leaves the others to
+PyTorch. A graph that it cannot compile at all goes to Inductor without a warning; here that is a refusal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FALLS_BACK = "OpenVINO's backend falls back to Inductor"
 
 
 def _prepare() -> None:
-    importlib.import_module("openvino.torch")  # which registers the backend, and sets options of Dynamo
+    importlib.import_module("openvino.torch")  # the import registers the backend, and sets options of Dynamo
     from openvino.frontend.pytorch.torchdynamo import backend
 
     backend.compile_fx = _fall_back
@@ -35,7 +35,7 @@ def _reset() -> None:
     from openvino.frontend.pytorch.torchdynamo import execute
 
     execute.clear_caches()
-    execute.req_cache.clear()  # which `clear_caches` leaves as it is
+    execute.req_cache.clear()  # `clear_caches` does not clear it
 
 
 TARGETS = {

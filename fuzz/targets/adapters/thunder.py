@@ -1,6 +1,6 @@
-"""Lightning Thunder, by `thunder.jit`: forward, and backward through an autograd function of its own.
+"""Lightning Thunder, by `thunder.jit`: forward, and backward by an autograd function of its own.
 
-What its interpreter or its tables of operators cannot take is a refusal.
+A program that its interpreter or its tables of operators cannot take is a refusal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _compile(function: Function) -> Function:
 
 
 def _refusal(error: BaseException) -> str | None:
-    """Its interpreter has errors of its own. What its proxy of a tensor has not is an AttributeError."""
+    """The refusal of Thunder: an error class of its interpreter, or an AttributeError of its tensor proxy."""
     if isinstance(error, NotImplementedError) or str(error).startswith("Unknown attribute"):
         return "not implemented"
     return "not interpreted" if type(error).__name__ in _ERRORS else None

@@ -1,7 +1,6 @@
-"""torch.export and `ExportedProgram.run_decompositions`, which every exporter goes through; anew for each
-call.
+"""torch.export and `ExportedProgram.run_decompositions`, which every exporter uses, for each call anew.
 
-What comes out is a module that is run in eager. What torch.export cannot export is a refusal.
+The result is a module that runs in eager. A program that torch.export cannot export is a refusal.
 """
 
 from __future__ import annotations

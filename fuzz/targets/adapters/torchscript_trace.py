@@ -1,6 +1,6 @@
-"""TorchScript's tracer: torch.jit.trace, anew for each call, and the trace run with what it was made of.
+"""TorchScript's tracer: torch.jit.trace for each call anew, and the trace runs with the same arguments.
 
-A trace has no modes, hooks or Python objects, and what is no tensor is a constant of it.
+A trace has no modes, hooks or Python objects. Arguments that are no tensors are constants of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _export(module: torch.nn.Module, arguments: tuple[torch.Tensor, ...]) -> Function:
     import torch
 
-    # The tracer runs the function, which may write to its arguments: it is given others that lie as they do.
+    # The tracer runs the function, which may write to its arguments, so it gets copies with the same layout.
     copies = copy.deepcopy(tuple(one.detach() for one in arguments))
     for one, argument in zip(copies, arguments, strict=True):
         one.requires_grad_(argument.requires_grad)

@@ -1,7 +1,7 @@
-"""Apache TVM on the CPU, through torch.export and its front end Relax, anew for each call.
+"""Apache TVM on the CPU, through torch.export and the front end Relax, for each call anew.
 
-torch's own backend `tvm` asks for TVM's former front end, Relay, which TVM no longer has. What torch.export
-or the front end cannot take is a refusal.
+torch's own backend `tvm` uses TVM's former front end Relay, which TVM no longer has. A program that
+torch.export or the front end cannot take is a refusal.
 """
 
 from __future__ import annotations

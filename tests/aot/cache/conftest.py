@@ -14,6 +14,6 @@ from aot.cache import store
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """The folder of the cache. Nothing is in it, and no warning of it has been given."""
-    store._told.clear()
+    store._warned.clear()
     with aot.config.patch(cache=tmp_path / "cache"):
         yield tmp_path / "cache"

@@ -27,7 +27,7 @@ KEY = "1" * 64
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    folders._told.clear()
+    folders._warned.clear()
     with aot.config.patch(cache=tmp_path / "home" / "cache"):
         yield tmp_path / "home" / "cache"
 

@@ -1,4 +1,4 @@
-"""Tensor subclasses with a `__torch_function__` alone: below `torch.compile`, which asks it, they are plain."""
+"""Tensor subclasses with a `__torch_function__` alone: Dynamo asks it, and hands over plain tensors."""
 
 from __future__ import annotations
 
