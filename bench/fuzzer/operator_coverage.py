@@ -109,7 +109,7 @@ class Recorded:
 
 class _Functions(TorchFunctionMode):
     def __init__(self, found: set[object]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found = found
 
     def __torch_function__(
@@ -119,9 +119,9 @@ class _Functions(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class _Packets(TorchDispatchMode):
+class _Packets(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, found: set[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found = found
 
     def __torch_dispatch__(
