@@ -40,6 +40,7 @@ from fuzz.operators import (
     size_kernels,
     special_views,
     subclasses,
+    training,
     views,
 )
 from fuzz.operators.row import (
@@ -99,6 +100,7 @@ def _operator_table() -> Mapping[str, Operator]:
         subclasses,
         python_state,
         data_sizes,
+        training,
         elementary_functions,
         binary_functions,
         reduction_kernels,
