@@ -11,7 +11,7 @@ from fuzz.abstract.tensor import AbstractCall, AbstractTensor, SavedForBackward
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import end_byte, is_dense, overlaps_itself, shares_elements
 from fuzz.operators.row import Aliasing, Change, Expanded, Kind, Meta, Operator, Result
-from fuzz.operators.training import SPARSE_GRADIENTS
+from fuzz.operators.training_scripts import SPARSE_GRADIENTS
 
 MOVES = (Change.STORAGE, Change.UNTYPED)
 SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version counter notices

@@ -49,7 +49,7 @@ from fuzz.operators.row import (
     Operator,
     Result,
 )
-from fuzz.operators.training import FIRST_DERIVATIVES
+from fuzz.operators.training_scripts import FIRST_DERIVATIVES
 
 __all__ = ["AbstractCall", "AbstractState", "AbstractTensor", "InvalidProgram"]
 

@@ -40,7 +40,7 @@ from fuzz.operators import (
     size_kernels,
     special_views,
     subclasses,
-    training,
+    training_scripts,
     views,
 )
 from fuzz.operators.row import (
@@ -100,7 +100,7 @@ def _operator_table() -> Mapping[str, Operator]:
         subclasses,
         python_state,
         data_sizes,
-        training,
+        training_scripts,
         elementary_functions,
         binary_functions,
         reduction_kernels,

@@ -16,7 +16,7 @@ from fuzz.choices import SeededChoices
 from fuzz.generate import generate
 from fuzz.ir.nodes import Program, Ref, Region, Root, Scalar, Statement, Storage
 from fuzz.operators import OPERATORS
-from fuzz.operators.training import ROWS
+from fuzz.operators.training_scripts import ROWS
 from fuzz.program.decode import ProgramError, check, split_calls
 from fuzz.program.printer import Loaded, load
 from tests.support.fuzz.in_eager import expected_to_raise
