@@ -46,8 +46,8 @@ def load(folder: Path, name: str, *, seed: int, training: bool = False) -> Make:
     """Run a sample's files; what is drawn depends on the seed."""
     sample = folder / name
     namespace = _run_on_cpu(sample / "model.py")
-    metas = {
-        value.name: value
+    metas: dict[str, Any] = {
+        vars(value)["name"]: value
         for file in _METAS
         if (sample / file).exists()
         for value in _run_on_cpu(sample / file).values()

@@ -10,6 +10,7 @@ import ast
 import contextlib
 import copy
 import importlib
+import importlib.abc
 import importlib.machinery
 import importlib.util
 import random
@@ -128,7 +129,7 @@ class _Mock(types.ModuleType):
         return MagicMock(name=f"{self.__name__}.{name}")
 
 
-class _Mocks:
+class _Mocks(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds mocks of some packages and of all that they may hold."""
 
     def __init__(self, packages: frozenset[str]) -> None:
