@@ -11,6 +11,7 @@ from fuzz.abstract.tensor import AbstractCall, AbstractTensor, SavedForBackward
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import end_byte, is_dense, overlaps_itself, shares_elements
 from fuzz.operators.row import Aliasing, Change, Expanded, Kind, Meta, Operator, Result
+from fuzz.operators.training_scripts import SPARSE_GRADIENTS
 
 MOVES = (Change.STORAGE, Change.UNTYPED)
 SILENT = (Change.DATA, Change.DETACH, Change.REQUIRE)  # changes that no version counter notices
@@ -113,6 +114,13 @@ def _unfit_python(use: AbstractCall) -> str | None:
         return "a backward would read or write the state once more"
     if use.inference or use.handles_inference or use.wraps:
         return "Python state with inference tensors and wrapper subclasses is not modelled"
+    target = use.tensors[0] if use.tensors else None
+    if (
+        use.row.name in SPARSE_GRADIENTS
+        and target is not None
+        and (target.grad_fn or target.base is not None)
+    ):
+        return "the gradient of what is no leaf would be sparse"
     return None
 
 

@@ -49,6 +49,7 @@ from fuzz.operators.row import (
     Operator,
     Result,
 )
+from fuzz.operators.training_scripts import FIRST_DERIVATIVES
 
 __all__ = ["AbstractCall", "AbstractState", "AbstractTensor", "InvalidProgram"]
 
@@ -386,7 +387,10 @@ class AbstractState:
             self.kept.retained.add(tensors[0].memory)
         tracked = use.followed and row.differentiable
         self.kept.once |= tracked and (
-            row.has_side_effect or row.kind is Kind.HIGHER_ORDER or row.name in WRITE_IN_BACKWARD
+            row.has_side_effect
+            or row.kind is Kind.HIGHER_ORDER
+            or row.name in WRITE_IN_BACKWARD
+            or row.name in FIRST_DERIVATIVES
         )
         if tracked and row.kind is Kind.HIGHER_ORDER:
             self.kept.asked.add(tensors[0].memory)

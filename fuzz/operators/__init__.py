@@ -41,6 +41,7 @@ from fuzz.operators import (
     size_kernels,
     special_views,
     subclasses,
+    training_scripts,
     views,
     window_kernels,
 )
@@ -101,6 +102,7 @@ def _operator_table() -> Mapping[str, Operator]:
         subclasses,
         python_state,
         data_sizes,
+        training_scripts,
         elementary_functions,
         binary_functions,
         reduction_kernels,

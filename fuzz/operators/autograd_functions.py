@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.builders import ANY, NOTHING, RESULT, SELF, SMOOTH, VALUE, draw_bool, empty_like
+from fuzz.operators.builders import ANY, NOTHING, PYTHON, RESULT, SELF, SMOOTH, VALUE, draw_bool, empty_like
+from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import (
     Aliasing,
@@ -137,6 +138,12 @@ def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return (Result(empty_like(metas[0])),)
 
 
+def _scaled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    if metas[1].dtype in COMPLEX:
+        raise Mismatch("a complex number")
+    return (Result(empty_like(metas[0])),)
+
+
 def _flagged(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return Result(empty_like(metas[0])), Result(empty_like(metas[0], "bool"))
 
@@ -196,6 +203,14 @@ ROWS = (
         (_REAL,),
         _alike,
         attributes=(VALUE,),
+        defines=_SCALE,
+    ),
+    function_row(
+        "function_scale_argument",
+        Kind.FUNCTION,
+        "Scale.apply({0}, {1})",
+        (_REAL, PYTHON),
+        _scaled,
         defines=_SCALE,
     ),
     function_row("function_alias", Kind.FUNCTION, "Alias.apply({0})", (ANY,), _tied, defines=_ALIAS),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fuzz.choices import Choices
 from fuzz.generate.later_calls import equal_python_numbers, move_argument, regroup_views
 from fuzz.generate.motifs import gradients
-from fuzz.generate.motifs.helpers import append_motif_region, append_motif_statement, write
+from fuzz.generate.motifs.helpers import CURVED, append_motif_region, append_motif_statement, write
 from fuzz.generate.profiles import Profile
 from fuzz.generate.program_builder import ProgramBuilder
 from fuzz.generate.scenes.scene import (
@@ -97,6 +97,37 @@ def _other_number(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, arguments=(first, Scalar(choices.pick(alike)))) if alike else call
 
 
+def _annealed(choices: Choices) -> Given:
+    """Something that requires grad, and a Python number."""
+    storage = real_storage(choices, size_of(choices), requires_grad=True, leaf=choices.chance(0.5))
+    return [storage], [Root(0), Scalar(choices.pick(_TEMPERATURES))]
+
+
+def _with_temperature(builder: ProgramBuilder) -> None:
+    """The number goes into a block that a backward repeats, or into a custom function."""
+    choices = builder.choices
+
+    def block() -> None:
+        product = append_motif_statement(
+            builder, choices.pick(("mul_argument", "add_argument")), ("a0", "a1")
+        )
+        if product:
+            append_motif_statement(builder, choices.pick(CURVED), (product,))
+
+    if choices.chance(0.7):
+        append_motif_region(builder, "checkpoint", block)
+    else:
+        append_motif_statement(builder, "function_scale_argument", ("a0", "a1"))
+
+
+def _other_temperature(choices: Choices, _profile: Profile, call: Call) -> Call:
+    """The number is another one."""
+    first, given = call.arguments
+    assert isinstance(given, Scalar)
+    others = [value for value in _TEMPERATURES if value != given.value]
+    return replace(call, arguments=(first, Scalar(choices.pick(others))))
+
+
 def _matrices(choices: Choices) -> Given:
     """What can be multiplied."""
     m, n = choices.integer(2, 4), choices.integer(2, 4)
@@ -137,7 +168,10 @@ def _hidden_otherwise(choices: Choices, _profile: Profile, call: Call) -> Call:
     return replace(call, arguments=(root, replace(alias, via=via), other))
 
 
+_TEMPERATURES = (0.25, 0.5, 2.0, 3)
+
 SCENES = (
+    Scene(_annealed, _with_temperature, change=_other_temperature),
     Scene(_numbered, _with_number, change=_other_number),
     Scene(_matrices, _multiplied, change=_cast),
     Scene(_aliases, _keeping_one, write_and_differentiate(("a0", "a1")), change=_hidden_otherwise),
