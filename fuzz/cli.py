@@ -150,8 +150,8 @@ def _add_run(commands: Any) -> None:
         type=_names,
         default=(),
         metavar="NAMES",
-        help="judge these clauses of docs/reference/contract.md alone, or sets of them: everything, torch.compile, "
-        "training, inference, results (default: all that a target promises)",
+        help="judge these clauses of docs/reference/contract.md alone, or sets of them: everything, "
+        "torch.compile, training, inference, results (default: all that a target promises)",
     )
     run.add_argument(
         "--without", type=_names, default=(), metavar="NAMES", help="do not judge these clauses or sets"

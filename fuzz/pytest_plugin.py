@@ -42,12 +42,11 @@ class CompiledLikeEager(Protocol):
 def compiled_like_eager() -> CompiledLikeEager:
     """A function that fails the test where a compiled function does something else than eager.
 
-    Everything in docs/reference/contract.md is compared: results, arguments, gradients, aliasing, random state, errors.
-    The failure says which clause is broken, in a sentence, and has a script that shows it with torch and the
-    compiler alone. A target that refuses the function, or a function whose own numbers are noise, proves
-    nothing: the test is skipped, with the reason. Errors of `fuzz.minify.minify`, such as `FunctionRaises`,
-    are raised.
-    """
+    Everything in docs/reference/contract.md is compared: results, arguments, gradients, aliasing, random
+    state, errors. The failure says which clause is broken, in a sentence, and has a script that shows it
+    with torch and the compiler alone. A target that refuses the function, or a function whose own numbers
+    are noise, proves nothing: the test is skipped, with the reason. Errors of `fuzz.minify.minify`, such
+    as `FunctionRaises`, are raised."""
     return _require_compiled_like_eager
 
 

@@ -85,8 +85,8 @@ def minify(
     compiler alone, prints what differs, and exits with 1 while it does.
 
     What is kept is *that* difference, by its clause, place and kind (`fuzz.corpus.buckets.signature`): it is
-    never exchanged for another one. Everything in docs/reference/contract.md is looked at. All of it happens in this
-    process.
+    never exchanged for another one. Everything in docs/reference/contract.md is looked at. All of it happens
+    in this process.
 
     Raises:
         TargetError: there is no such target, or it cannot work here.

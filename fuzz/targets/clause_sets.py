@@ -1,7 +1,7 @@
 """Named sets of the contract's clauses: what a compiler promises, and what a campaign judges.
 
-Clauses are those of docs/reference/contract.md (`oracles.CLAUSES`). A clause that is not promised is not judged: no
-finding of it counts, and one that stands behind it is seen.
+Clauses are those of docs/reference/contract.md (`oracles.CLAUSES`). A clause that is not promised is not
+judged: no finding of it counts, and one that stands behind it is seen.
 
     clauses_of(("inference",), without=("strides",))
 """
