@@ -472,8 +472,8 @@ def aot_export_joint_simple(
     Example:
         >>> x = torch.ones(2, requires_grad=True)
         >>> joint = aot.aot_export_joint_simple(lambda x: (x.sin(),), [x], trace_joint=True)
-        >>> [node.name for node in joint.graph.find_nodes(op="placeholder")]
-        ['primals_1', 'tangents_1']
+        >>> " ".join(node.name for node in joint.graph.find_nodes(op="placeholder"))
+        'primals_1 tangents_1'
     """
     if any(isinstance(arg, (list, tuple, dict)) for arg in args):
         raise errors.UnsupportedArgument("an argument is a container; pass its elements as arguments")

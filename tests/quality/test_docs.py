@@ -71,6 +71,13 @@ def test_every_page_is_in_one_part_and_in_the_navigation() -> None:
     assert {page.split("/")[0] for page in listed} == {*PARTS, "index.md"}
 
 
+def test_fragments_of_the_changelog_have_a_kind() -> None:
+    """`changes/NUMBER.KIND.md` or `changes/+NAME.KIND.md`: towncrier passes over any other name."""
+    names = {file.name for file in (ROOT / "changes").iterdir()} - {"README.md"}
+    kinds = "added|changed|fixed|removed|security"
+    assert {name for name in names if not re.fullmatch(rf"(?:\d+|\+[\w-]+)\.(?:{kinds})\.md", name)} == set()
+
+
 def test_texts_name_pages_that_exist() -> None:
     """Messages, comments and docstrings that name a page of the documentation."""
     files = [

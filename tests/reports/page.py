@@ -20,14 +20,14 @@ torch that is installed, and goes red when torch mends a report as well as when 
 the same thing share a row. Where a report takes several calls to show (a hook that comes later, a buffer that
 is given again), the state is that of what the story returns.
 
-A state is *right*; *raises*, where eager does not; or the broken clause of [the
-contract](../reference/contract.md). *function* is torch's `aot_function`, *eager* is `torch.compile` with
-the backend `aot_eager`. An asterisk stands where the program is wrong in another way than was reported, or
-where that is not known: many a crash is mended, and something smaller is left, such as the base of a result
-that is a view. Where *eager* alone is right, Dynamo did not give the program to AOTAutograd as a whole.
-Under *aot*, *refused* is a typed error, raised before anything has changed. "-" stands for torch where
-neither way has what the report is about (a partitioner that computes again, a graph compiler that copies).
-Where nothing stands, that torch was not tried.
+A state is *right*; *raises*, where eager does not; or the clause of [the contract](../reference/contract.md)
+that is broken. *function* is torch's `aot_function`, *eager* is `torch.compile` with the backend
+`aot_eager`. An asterisk stands where the program is wrong in another way than was reported, or where that is
+not known: many a crash is mended, and something smaller is left, such as the base of a result that is a
+view. Where *eager* alone is right, Dynamo did not give the program to AOTAutograd as a whole. Under *aot*,
+*refused* is a typed error, raised before anything has changed. "-" stands for torch where neither way has
+what the report is about (a partitioner that computes again, a graph compiler that copies). Where nothing
+stands, that torch was not tried.
 
 *Found* says in how many of its cases a campaign shows, unaided, what is still wrong as reported: with the
 signature that the report's own program has, in a program that has, when it is reduced, the traits that the

@@ -1,4 +1,4 @@
-"""docs/reference/compatibility.md: every name of torch's is on the page, and what it says of them is true."""
+"""docs/reference/compatibility.md: every name of torch's is there, and what the page says of it is true."""
 
 from __future__ import annotations
 
