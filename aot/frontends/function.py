@@ -228,7 +228,10 @@ class CompiledFunction:
         self._before = [before for before in self._before if before[1] is not specialization.guards]
 
     def _is_transformed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether transforms see a call, so that the original function answers it, operation by operation."""
+        """Whether transforms see a call, or it is made with torch's fake tensors, which is another compiler's
+        trace: the original function answers it, operation by operation."""
+        if torch_fakes.are_given(args):
+            return True
         if not function_transforms.are_tensors_transformed():
             return False
         return function_transforms.is_any_transformed(self._flattened(args, kwargs)[0])
