@@ -183,7 +183,7 @@ class CompiledFunction:
 
     def _dispatch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Answer a call that no test has passed for which takes its arguments as they are."""
-        if runs_uncompiled():
+        if runs_uncompiled() or self._is_transformed(args, kwargs):
             return self.__wrapped__(*args, **kwargs)
         if function_modes.are_on():
             with function_modes.without_user_modes(for_good=not self.asks_modes):
@@ -210,8 +210,6 @@ class CompiledFunction:
         noted = found is not None and not specialization.computes_sizes
         if noted and not (function_transforms.are_tensors_transformed() or function_modes.modes_aside()):
             self._note_module_tensors(tree, flat, arguments, specialization)
-        if specialization.backwards:  # whose nodes ask nothing of transforms
-            self._check_transforms()
         if specialization.computes_sizes:
 
             def compile_anew() -> tuple[Specialization, tuple[torch.Tensor, ...]]:
@@ -229,17 +227,14 @@ class CompiledFunction:
         self._specializations = list(without(self._specializations, specialization))
         self._before = [before for before in self._before if before[1] is not specialization.guards]
 
-    def _check_transforms(self) -> None:
-        """Refuse to be called inside of a transform that is not traced.
-
-        Raises:
-            UnsupportedOperation: it is.
-        """
-        if function_transforms.is_transforming():
-            raise errors.UnsupportedOperation(
-                f"{self.__name__} is called inside of a torch.func transform that it has no part in, where "
-                f"it cannot be compiled; call it before, or compile the whole"
-            )
+    def _is_transformed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether transforms see a call, or it is made with torch's fake tensors, which is another compiler's
+        trace: the original function answers it, operation by operation."""
+        if torch_fakes.are_given(args):
+            return True
+        if not function_transforms.are_tensors_transformed():
+            return False
+        return function_transforms.is_any_transformed(self._flattened(args, kwargs)[0])
 
     def _flattened(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -458,7 +453,10 @@ class CompiledFunction:
         ahead: bool,
     ) -> Specialization:
         """Compile for such a call; `ahead` of it, or to make it."""
-        self._check_transforms()
+        if function_transforms.is_transforming():
+            raise errors.UnsupportedOperation(
+                f"{self.__name__} is to be compiled inside of a torch.func transform; compile it before"
+            )
         arguments = casts.arguments
 
         def flat(leaves: list[Any]) -> Any:

@@ -109,6 +109,10 @@ class CompiledModule(CompiledFunction):
         places = state_slots(self.module)
         return store_results(places, self._dispatch((self._state(places), args, kwargs), {}))
 
+    def _is_transformed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        # (Fake parameters beside other arguments are refused by name.)
+        return torch_fakes.are_given(args[1]) or super()._is_transformed(args, kwargs)
+
     def _flattened(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Sequence[Any], Hashable, bool]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["are_tensors_transformed", "is_transforming", "transform_of"]
+__all__ = ["are_tensors_transformed", "is_any_transformed", "is_transforming", "transform_of"]
 
 
 def is_transforming() -> bool:
@@ -31,3 +33,8 @@ def transform_of(tensor: Tensor) -> str | None:
     if forward_ad._current_level >= 0 and _tangent(tensor) is not None:
         return "has a tangent of forward-mode automatic differentiation"
     return None
+
+
+def is_any_transformed(values: Iterable[object]) -> bool:
+    """Whether a call with these is made inside of a transform of `torch.func`, or one has a tangent."""
+    return is_transforming() or any(isinstance(one, Tensor) and transform_of(one) for one in values)

@@ -248,7 +248,7 @@ def _node_analysis() -> type[Any]:
 
         @staticmethod
         def trunc_to_int(x: Any, dtype: Any) -> Any:
-            return torch.sym_int(x)
+            return torch.sym_int(x)  # type: ignore[no-untyped-call]
 
         # (No floor: that of a quotient stands for ``a // b`` as well, which Python computes otherwise.)
 

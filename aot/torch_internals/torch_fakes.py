@@ -27,6 +27,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "UnsupportedOperatorException",
+    "are_given",
     "fake_mode_of",
     "fake_tensor",
     "preload",
@@ -100,3 +101,8 @@ def fake_tensor(
 
 def fake_mode_of(inputs: Sequence[Any]) -> FakeTensorMode:
     return next((value.fake_mode for value in inputs if isinstance(value, FakeTensor)), FakeTensorMode())
+
+
+def are_given(values: Sequence[Any]) -> bool:
+    """Whether some of a call's arguments are fake tensors: another compiler traces it, or asks for shapes."""
+    return FakeTensor in map(type, values)

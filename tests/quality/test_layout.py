@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT = 600  # lines
 # Modules that are longer still, with their lengths. They may only shrink.
 LONGER = {
-    "aot/frontends/function.py": 847,
+    "aot/frontends/function.py": 845,
     "aot/guards/collect.py": 711,
     "aot/guards/side_effects.py": 660,
     "aot/guards/variables.py": 616,

@@ -30,15 +30,18 @@ def _with_symbolic_momentum(original: Callable[..., tuple[Tensor, ...]]) -> Call
         *options: Any,
         **named: Any,
     ) -> Any:
-        running = running_mean, running_var
-        if not (training and isinstance(momentum, SYMBOLIC)) or None in running:
-            momentum = 0.0 if isinstance(momentum, SYMBOLIC) else momentum  # (which nothing reads)
-            return original(input, weight, bias, *running, training, momentum, *options, **named)
-        batch = tuple(torch.zeros_like(one, requires_grad=False) for one in running)
+        running: list[Tensor] = [one for one in (running_mean, running_var) if one is not None]
+        if not (training and isinstance(momentum, SYMBOLIC) and len(running) == 2):
+            known = 0.0 if isinstance(momentum, SYMBOLIC) else momentum  # (Nothing reads it.)
+            return original(
+                input, weight, bias, running_mean, running_var, training, known, *options, **named
+            )
+        share: Any = momentum
+        batch = [torch.zeros_like(one, requires_grad=False) for one in running]
         result = original(input, weight, bias, *batch, training, 1.0, *options, **named)
         with torch.no_grad():
             for one, new in zip(running, batch, strict=True):
-                moved = momentum * new.double() + (1 - momentum) * one.double()
+                moved = share * new.double() + (1 - share) * one.double()
                 one.data.copy_(moved)  # of which autograd counts no write, as none of the kernel's
         return result
 

@@ -243,10 +243,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         operation = classify(func)
         kind = operation.kind
         if func is RESIZES_STORAGE and self.state(args[0]).writes:
-            raise errors.StorageMutation(
-                f"{func} resizes the storage of a tensor that the function has written to; resize it outside "
-                f"of the function"
-            )
+            self._let_go_of_writes(func, *args)
         if operation.placed:
             metadata_reads.record_dependence()
         if self.parts and torch.is_grad_enabled():
@@ -292,6 +289,20 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 autocast, inside = not self._decomposing, bool(self.inside)
                 return dispatcher.run_decomposition(func, args, kwargs, autocast, inside)
         return self.record_special(func, args, kwargs)
+
+    def _let_go_of_writes(self, func: Any, tensor: Tensor, size: int) -> None:
+        """Forget what was written to a storage that is let go of: nobody can read it there any more.
+
+        Raises:
+            StorageMutation: it is not, or autograd follows what was written.
+        """
+        state = self.state(tensor)
+        if size != 0 or state.written_in_grad_mode or self.builder.backward:
+            raise errors.StorageMutation(
+                f"{func} resizes the storage of a tensor that the function has written to, other than to "
+                f"nothing after writes under torch.no_grad(); resize it outside of the function"
+            )
+        state.writes.clear()  # (but it is counted that they were made)
 
     def _refuse_lazy_inference_tensors(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -389,6 +400,8 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         drawing = is_random_call(func, operation, args, kwargs)
         node_args = self._nodes(args, drawing)
         node_kwargs = {k: self._argument_nodes(v, drawing) for k, v in kwargs.items()}
+        if func is RESIZES_STORAGE and self.state(args[0]).entries:  # the caller's, whatever it shows by now
+            node_args = (self.state(args[0]).entries[0].node, *node_args[1:])
         if operation.valued and not is_custom(func):
             known = self.known.values((node_args, node_kwargs))
             if known is not None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
 import aot
 from aot import errors
@@ -109,30 +110,80 @@ class Written:
         assert torch.equal(self.compiled(values(3)), values(3) * 2)
 
 
+AROUND: dict[str, Callable[[Function, Tensor], Any]] = {
+    "grad": lambda f, x: torch.func.grad(lambda y: f(y * 1).sum())(x),
+    "grad and value": lambda f, x: torch.func.grad_and_value(lambda y: f(y * y).prod())(x),
+    "jvp": lambda f, x: torch.func.jvp(f, (x * 1,), (values(3),)),
+    "vjp": lambda f, x: torch.func.vjp(lambda y: f(y * 1), x)[1](values(3)),
+    "vmap": lambda f, x: torch.func.vmap(lambda y: f(y * 1))(x.reshape(3, 1).expand(3, 2)),
+    "jacrev": lambda f, x: torch.func.jacrev(lambda y: f(y * 1))(x),
+    "hessian": lambda f, x: torch.func.hessian(lambda y: f(y * y).prod())(x),
+    "vmap of grad": lambda f, x: torch.func.vmap(torch.func.grad(lambda y: f(y * y).prod()))(x.view(3, 1)),
+    "dual": lambda f, x: of_dual(f)(x * 1, values(3)),
+    "dual level alone": lambda f, x: _within_dual_level(f, x * 1),
+    "no part in it": lambda f, x: torch.func.vmap(lambda y: y + f(values(3)))(x),
+}
+
+
+def _within_dual_level(function: Function, x: Tensor) -> Any:
+    with forward_ad.dual_level():
+        return function(x)
+
+
+TRANSFORMED: list[Function] = [lambda x: x.mul_(2), wave, lambda x: (x + 1).view(-1).sin_() * x]
+
+
 @pytest.mark.parametrize("warm", [True, False])
-@pytest.mark.parametrize("name", ["grad", "jvp", "vmap", "dual"])
-def test_a_compiled_function_is_not_transformed(name: str, warm: bool) -> None:
+@pytest.mark.parametrize("name", AROUND)
+@pytest.mark.parametrize("function", TRANSFORMED)
+@pytest.mark.parametrize("make", [values, leaf])
+def test_what_is_transformed_runs_as_it_is(
+    function: Function, name: str, warm: bool, make: Callable[[int], Tensor]
+) -> None:
     """pytorch/pytorch#187284: a tangent is not lost."""
-    written = Written()
-    compiled, x = written.compiled, written.argument
+    compiled = aot.aot_function(function, checking_nop)
     if warm:
-        compiled(values(3))
-    around: dict[str, Callable[[], Any]] = {
-        "grad": lambda: torch.func.grad(lambda y: compiled(y * 1).sum())(x),
-        "jvp": lambda: torch.func.jvp(compiled, (x,), (values(3),)),
-        "vmap": lambda: torch.func.vmap(compiled)(x),
-        "dual": lambda: of_dual(compiled)(x, values(3)),
-    }
-    with pytest.raises(errors.UnsupportedArgument, match="transform inside of the function"):
-        around[name]()
-    written.assert_as_before()
+        for one in (values(3), values(3) * 1):
+            compiled(one)
+    for _ in range(2):
+        expected, got = (pytree.tree_leaves(AROUND[name](f, make(3))) for f in (function, compiled))
+        assert len(expected) == len(got)
+        for one, other in zip(expected, got, strict=True):
+            torch.testing.assert_close(other, one)
+            assert other.requires_grad == one.requires_grad
+    assert torch.equal(compiled(values(3)), function(values(3)))  # and then it is compiled again
+    assert compiled.specializations
 
 
-@pytest.mark.parametrize("transform", [torch.func.vmap, lambda f: torch.func.grad(lambda y: f(y).sum())])
-def test_a_function_is_not_compiled_inside_of_a_transform_that_it_has_no_part_in(transform: Function) -> None:
+def test_parameters_that_are_transformed() -> None:
+    module = torch.nn.Linear(3, 2)
+    compiled = aot.aot_module(module, checking_nop)
+    weights = dict(module.named_parameters())
+
+    def loss(function: Function, given: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(function, given, (values(4, 3),)).square().sum()
+
+    expected = torch.func.grad(lambda given: loss(module, given))(weights)
+    prefixed = {f"{_prefix(compiled)}{name}": value for name, value in weights.items()}
+    got = torch.func.grad(lambda given: loss(compiled, given))(prefixed)
+    for one, other in zip(expected.values(), got.values(), strict=True):
+        torch.testing.assert_close(other, one)
+
+
+def _prefix(compiled: torch.nn.Module) -> str:
+    """What the names of parameters of a compiled module begin with."""
+    return next(iter(dict(compiled.named_parameters()))).removesuffix("weight")
+
+
+def test_nothing_is_compiled_ahead_inside_of_a_transform() -> None:
     written = Written()
-    with pytest.raises(errors.UnsupportedOperation, match="call it before"):
-        transform(lambda y: y + written.compiled(written.argument))(values(3))
+
+    def ahead(y: Tensor) -> Tensor:
+        written.compiled.specialize((written.argument,), {})
+        return y
+
+    with pytest.raises(errors.UnsupportedOperation, match="compile it before"):
+        torch.func.vmap(ahead)(values(3))
     written.assert_as_before()
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import aot
 from aot import errors
+from tests.support.agreement import PARTITIONERS
 
 pytestmark = pytest.mark.clause("input-data")
 
@@ -75,15 +76,91 @@ def test_what_is_read_too_early_is_refused() -> None:
         COMPILERS["aot"](lambda p: p * 2)(p)
 
 
-def test_what_was_written_to_is_not_resized() -> None:
+def cycle(p: Tensor, source: Tensor) -> Tensor:
+    """What FSDP2 does to a parameter around its use."""
+    resize(p, 16)
+    with torch.no_grad():
+        p.copy_(source)
+    result = (p.sin() * p).sum()
+    resize(p, 0)
+    return result
+
+
+def cycle_by_storage(p: Tensor, source: Tensor) -> Tensor:
+    p.untyped_storage().resize_(16)
+    with torch.no_grad():
+        p.copy_(source)
+    result = (p.sin() * p).sum()
+    p.untyped_storage().resize_(0)
+    return result
+
+
+def two_cycles(p: Tensor, source: Tensor) -> Tensor:
+    with torch.no_grad():
+        first = cycle(p, source)
+    return first * cycle(p, source * 2)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("function", [cycle, cycle_by_storage, two_cycles])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("partition", PARTITIONERS)
+def test_a_parameter_is_gathered_used_and_let_go_of(
+    compiler: str, function: Callable[..., Tensor], requires_grad: bool, dynamic: bool, partition: str
+) -> None:
+    torch._dynamo.reset()
+    if compiler == "aot" and function is not cycle_by_storage:  # of which Dynamo makes operators
+        compiled: Any = aot.aot_function(
+            function, aot.nop, dynamic=dynamic, partition_fn=PARTITIONERS[partition]
+        )
+    else:
+        options = {"partitioner": "min-cut" if partition == "min-cut" else "default"}
+        options["on_unsupported"] = "raise"
+        compiled = torch.compile(function, backend="aotfuzz", dynamic=dynamic, options=options)
+    p = freed(nn.Parameter(torch.ones(4), requires_grad=requires_grad))
+    versions = [p._version]
+    for step in (1.0, 2.0):
+        source = torch.full((4,), step)
+        q = torch.ones(4, requires_grad=requires_grad)  # the same without letting go, on values
+        used = [q * source] if function is not two_cycles else [(q * source).detach(), q * source * 2]
+        expected = torch.stack([(one.sin() * one).sum() for one in used]).prod()
+        result = compiled(p, source)
+        torch.testing.assert_close(result, expected)
+        size = p.untyped_storage().nbytes()  # (Nothing that pytest would print of p is there.)
+        assert size == 0
+        versions.append(p._version)
+        if requires_grad:
+            p.grad = None
+            result.backward()
+            last = (source * len(used)).requires_grad_()
+            values = [(one.sin() * one).sum() for one in (*used[:-1], last)]
+            torch.testing.assert_close(p.grad, torch.autograd.grad(torch.stack(values).prod(), last)[0])
+    assert versions[0] < versions[1] < versions[2]
+
+
+def test_what_autograd_follows_is_not_resized() -> None:
     """The graph keeps the value elsewhere, and the wrapper would write to a tensor without memory."""
 
     def f(p: Tensor, source: Tensor) -> Tensor:
-        result = gather(p, source)
+        p.mul_(source)
         resize(p, 0)
-        return result
+        return source * 2
 
-    p = freed(nn.Parameter(torch.ones(4)))
+    p = torch.ones(4)
     with pytest.raises(errors.StorageMutation, match="has written to"):
         COMPILERS["aot"](f)(p, torch.ones(4))
-    assert p.untyped_storage().nbytes() == 0
+    assert p.tolist() == [1] * 4
+
+
+def test_what_was_written_to_is_not_resized_to_another_size() -> None:
+    def f(p: Tensor, source: Tensor) -> Tensor:
+        with torch.no_grad():
+            p.mul_(source)
+        resize(p, 32)
+        return source * 2
+
+    p = torch.ones(4)
+    with pytest.raises(errors.StorageMutation, match="has written to"):
+        COMPILERS["aot"](f)(p, torch.ones(4))
+    assert p.untyped_storage().nbytes() == 16

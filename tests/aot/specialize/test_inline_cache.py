@@ -346,13 +346,14 @@ def test_inside_of_a_transform_no_test_passes() -> None:
     assert seen == [MISS]
 
 
-def test_a_known_call_with_a_backward_is_refused_inside_of_a_transform() -> None:
+def test_a_known_call_with_a_backward_inside_of_a_transform_runs_as_it_is() -> None:
     compiled = aot.aot_function(torch.sin, aot.nop)
     x = values(3).requires_grad_()
     for _ in range(3):
         compiled(x)
-    with pytest.raises(aot.errors.UnsupportedOperation, match="has no part in"):
-        torch.func.vmap(lambda y: y * compiled(x).sum())(values(3))
+    result = torch.func.vmap(lambda y: y * compiled(x).sum())(values(3))
+    torch.testing.assert_close(result, values(3) * x.sin().sum())
+    assert result.requires_grad
 
 
 def test_new_data_of_several_arguments_counts_once_for_each() -> None:
