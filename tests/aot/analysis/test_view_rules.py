@@ -16,7 +16,7 @@ from aot.analysis import view_rules
 from aot.analysis.view_rules import VIEW_RULES, ViewRule
 from tests.support.agreement import Arguments, assert_agrees, leaf, non_leaf, values
 
-pytestmark = [pytest.mark.clause("output-aliasing", "gradients")]
+pytestmark = [pytest.mark.clause("aliasing", "gradients")]
 
 
 @dataclass(frozen=True, slots=True)
