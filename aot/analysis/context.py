@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import Tensor, fx
 
 from aot.analysis.effect_summary import Memory, Rebound, Value
-from aot.capture.memory.metadata_log import StorageRebind
+from aot.capture.memory.metadata_log import StorageRebind, ViewOrigin
 from aot.capture.memory.storage import Storage
 from aot.capture.run import Traced
 from aot.tensors.geometry import Geometry
@@ -70,8 +70,7 @@ class AnalysisContext:
 
     def root(self, fake: Tensor) -> Tensor:
         """The tensor whose history `fake` shares."""
-        view, known = fake, self.recorder.journal.origins.get(id(fake))
-        origin = None if known is None else known[1]
+        view, origin = fake, self.view_origin(fake)
         while view._is_view() and id(view) not in self.index_of:
             if is_function_view(view):
                 return view
@@ -79,6 +78,11 @@ class AnalysisContext:
                 break
             view, origin = origin.parent, origin.before
         return root_of(fake)
+
+    def view_origin(self, fake: Tensor) -> ViewOrigin | None:
+        """How a tensor came to lie as it does, if it is a view."""
+        known = self.recorder.journal.origins.get(id(fake))
+        return None if known is None else known[1]
 
     def value(self, node: fx.Node, where: Geometry, history: Tensor | None, inference: bool = False) -> int:
         """The number of a value that the graph returns."""

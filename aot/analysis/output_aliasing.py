@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 
 from aot import errors
-from aot.analysis.context import AnalysisContext, is_current, is_function_view, made_a_leaf, root_of
+from aot.analysis.context import AnalysisContext, is_function_view, root_of
 from aot.analysis.effect_summary import (
     AliasRoot,
     ArgumentRoot,
@@ -21,7 +21,6 @@ from aot.analysis.effect_summary import (
     IsRoot,
     Memory,
     Output,
-    Rebound,
     Root,
     SameAsOutput,
     ValueRoot,
@@ -29,14 +28,11 @@ from aot.analysis.effect_summary import (
     ViewTime,
 )
 from aot.analysis.histories import (
-    BY_STRIDES,
     has_history_of_a_view,
-    history_leads_to,
-    is_of_stale,
-    made_by_function,
-    regenerated_view,
 )
-from aot.capture.memory.metadata_log import StorageRebind, ViewOrigin
+from aot.analysis.view_facts import ViewFacts
+from aot.analysis.view_rules import choose_view
+from aot.capture.memory.metadata_log import ViewOrigin
 from aot.capture.memory.storage import Storage
 from aot.capture.memory.view_ops import CreationMode, ViewOp
 from aot.tensors.geometry import Geometry, geometry, same_interpretation
@@ -52,17 +48,18 @@ class OutputAliasing:
 
     Attributes:
         roots, fakes: the roots so far, in order, and their tensors inside the trace.
+        leaves: the tensors that the function has made leaves of.
         moving: arguments whose version counter the making of an output moves.
     """
 
     def __init__(self, world: AnalysisContext, required: tuple[int, ...]) -> None:
         self.world = world
-        self._required = {id(world.fakes[i]) for i in required}
+        self._required = frozenset(id(world.fakes[i]) for i in required)
         self.recorder = world.recorder
         self.roots: list[Root] = []
         self.fakes: list[Tensor] = []
         self.moving: set[int] = set()
-        self._leaves: list[Tensor] = []
+        self.leaves: list[Tensor] = []
         self._root_of: dict[int, int] = {}
         self._on: dict[Storage, dict[int, Tensor]] = {}  # roots on a storage, one for each counter
         self._counters: dict[Storage, dict[int, int]] = {}
@@ -78,210 +75,7 @@ class OutputAliasing:
         root = self.world.root(value)
         if id(value) in self.world.index_of or root is value:
             return IsRoot(self.root(value))
-        return self._output_view(value, root)
-
-    def _output_view(self, value: Tensor, root: Tensor) -> View:
-        start, steps, reshapes, version, place = self._output_view_chain(value, root)
-        other = not same_interpretation(geometry(value), geometry(root))
-        given = id(root) in self.world.index_of or id(root) in self.world.base_of
-        since = self.recorder.journal.reshaped(root) - (0 if given else reshapes)
-        if other and value.requires_grad and since:
-            raise errors.AutogradStateMutation(
-                f"an output of shape {tuple(value.shape)} shows a tensor as another dtype, or conjugated, "
-                f"whose metadata the function changes: autograd repeats such a view, and may fail; use "
-                f"out-of-place operations"
-            )
-        origin = self._origin(value)
-        # (Nothing else notices that `.data` of a tensor of the function's own was assigned.)
-        elsewhere = bool(steps) and not steps[0].in_place and geometry(start) != place
-        state = self.recorder.state(value) if origin is None else origin.state
-        rebound = self._output_view_rebind(value, origin)
-        if self.recorder.state(start) is not state:
-            index = self.world.index_of.get(id(start))
-            if index is not None and steps and not reshapes and version_of(value) == version:
-                self._leaves += [value] if steps[-1].leaf else []
-                return View(
-                    self.root(start), steps, None, True, taken=ViewTime.BEFORE_METADATA, rebound=rebound
-                )
-            return self._view_of_rebound_tensor(value, start, state, rebound)
-        moved = origin is not None and version_of(value) != origin.version
-        stale = moved and root.requires_grad
-        # (Autograd had to derive the history of what it is a view of anew, from how that lies.)
-        derived = root.requires_grad and is_of_stale(value, origin)
-        if rebound is not None and (stale or derived):
-            raise errors.StorageMutation(
-                f"an output of shape {tuple(value.shape)} is a view that was put onto other memory, and what "
-                f"it is a view of was changed as well: autograd derives its history from how it lies when it "
-                f"is asked; make a new tensor instead"
-            )
-        owner = self.world.index_of.get(id(root))
-        forgets = (
-            owner in self.world.forward.entry.loses_history_on_write
-            and not self.recorder.journal.reshaped(root)
-        )
-        if forgets and (stale or derived) and steps and rebound is None:
-            # What it is a view of, for autograd, has no history any more, and so has this one.
-            assert owner is not None
-            first = version == self.world.forward.entry.versions[owner]
-            return View(
-                self.root(start),
-                steps,
-                None,
-                True,
-                ViewTime.BEFORE_WRITES if first else ViewTime.AT_END,
-                stale=not first,
-            )
-        leaf = is_current(value) and value.is_leaf
-        if moved and not root.requires_grad and not leaf and value.requires_grad:
-            raise errors.AutogradStateMutation(
-                f"an output of shape {tuple(value.shape)} is a view of a view that requires grad, and the "
-                f"base of both, which does not, was changed since; take the view afterwards"
-            )
-        index = self.world.index_of.get(id(start))
-        if self._passes_leaf(value, root):
-            raise errors.AutogradStateMutation(
-                f"an output of shape {tuple(value.shape)} is a view that was taken while its base did not "
-                f"require grad; call requires_grad_ outside of the function"
-            )
-        if start is not root and id(start) in self._required and not value.requires_grad:
-            if not steps or stale or reshapes != self.recorder.journal.reshaped(start):
-                raise errors.AutogradStateMutation(
-                    f"an output of shape {tuple(value.shape)} is a view of a view that the function lets "
-                    f"require grad, and not simply that; call requires_grad_ outside of the function"
-                )
-            view = View(self.root(start), steps, None, True)
-            return replace(view, taken=ViewTime.BEFORE_REQUIRES_GRAD, required=index, rebound=rebound)
-        if start is not root and id(start) in self._required and not history_leads_to(value, start):
-            raise errors.AutogradStateMutation(
-                f"an output of shape {tuple(value.shape)} was taken of a view, before the function let that "
-                f"require grad; call requires_grad_ outside of the function"
-            )
-        begins = id(root) in self._required or (root.requires_grad and root.is_leaf and not given)
-        # (Of a view that was taken before a write autograd derives the history now, or cannot tell it.)
-        if begins and not (stale and not leaf):
-            reshaped = reshapes != self.recorder.journal.reshaped(start) or state.grown
-            # (Of two views, one is taken before and one after.)
-            parted = not leaf and self._view_passes_input(value, lambda v: v.is_leaf and v is not start)
-            if stale or reshaped or parted or (start is not root and not steps):
-                raise errors.AutogradStateMutation(
-                    f"an output of shape {tuple(value.shape)} is a view of a tensor that the function lets "
-                    f"require grad, and not simply that; call requires_grad_ outside of the function"
-                )
-            if leaf:
-                view = View(self.root(start), steps, None, True)
-                if not steps:
-                    view = self._output_view_by_geometry(value, start, root, False)
-                owner = self.world.index_of.get(id(root))
-                return replace(view, taken=ViewTime.BEFORE_REQUIRES_GRAD, required=owner, rebound=rebound)
-        if any(step.leaf for step in steps) and self.recorder.journal.reshaped(start) == reshapes:
-            self._leaves += [value] if steps[-1].leaf else []
-            return View(self.root(start), steps, None, True, rebound=rebound)
-        if leaf and value.requires_grad and not root.requires_grad:
-            self._leaves.append(value)
-            return replace(
-                self._output_view_by_geometry(value, start, root, False), requires_grad=True, rebound=rebound
-            )
-        after = start is not root and id(start) in self._required
-        if not leaf and value.requires_grad and not root.requires_grad and not after:
-            owner = self.world.index_of.get(id(root))
-            later = owner is None or (
-                not self.world.forward.entry.leaves[owner] and history_leads_to(value, root)
-            )
-            changed = (
-                reshapes != self.recorder.journal.reshaped(start) or id(root) in state.written_in_grad_mode
-            )
-            if index is None or changed or later or not self._required_grad(root):
-                raise errors.AutogradStateMutation(
-                    f"an output of shape {tuple(value.shape)} is a view of a tensor that was detached in "
-                    f"place since, or of a view that was made a leaf; use detach(), or make it outside"
-                )
-            view = View(self.root(start), steps, None, True, taken=ViewTime.BEFORE_RELEASE, rebound=rebound)
-            return replace(view, required=owner)
-        elsewhere = elsewhere or self.recorder.journal.reshaped(start) != reshapes
-        first = index is not None and not reshapes and version == self.world.forward.entry.versions[index]
-        if elsewhere and index is not None and steps and not reshapes and not (stale or derived):
-            taken = ViewTime.BEFORE_WRITES if first else ViewTime.BEFORE_METADATA
-            return View(self.root(start), steps, None, True, taken, rebound=rebound)
-        if elsewhere and steps and value.requires_grad and not (stale or derived):
-            # (That went past autograd, for which the view is what its operations make of the indices.)
-            if geometry(start).size != place.size or any(step.op in BY_STRIDES for step in steps):
-                raise errors.StorageMutation(
-                    f"an output of shape {tuple(value.shape)} is a view of a tensor that was put elsewhere "
-                    f"since (.data = ...), with another shape, or where the view cannot be taken (`view`, "
-                    f"`as_strided`); return a new tensor"
-                )
-            if rebound is None:
-                here = geometry(value)
-                rebound = self.world.rebound(StorageRebind(state, here, True, CreationMode.GRAD), here)
-            return View(self.root(start), steps, None, True, rebound=rebound)
-        noticed = any(step.in_place and step.mode is CreationMode.GRAD for step in steps)
-        made = autograd_state.creation_meta(value)
-        special = made if made == "MULTI_OUTPUT_NODE" and not stale else None  # (stale, it has no history)
-        if (stale or derived) and steps and (made == "DEFAULT" or special) and not noticed:
-            assert origin is not None
-            where, repeated = regenerated_view(root, origin, stale)
-            if repeated:
-                other = where is not None and not same_interpretation(where, geometry(root))
-                view = View(self.root(root), repeated, where, True, reinterpreted=other, made=special)
-                return replace(view, rebound=rebound)
-        if stale or derived or not steps or elsewhere:
-            source = start if not steps else root
-            view = self._output_view_by_geometry(value, source, root, stale)
-            if rebound is not None and not value.requires_grad:
-                # (Where it lay then there may be nothing any more.)
-                view = replace(view, where=_NOWHERE._replace(dtype=source.dtype), reinterpreted=False)
-            return replace(view, rebound=rebound)
-        # (Should what it is a view of come to require grad after the call, autograd derives a history for a
-        # view that was there before a write, and none for one that was not.)
-        before = moved and not value.requires_grad and value._is_view()
-        passed = index is not None or id(start) in self.world.base_of
-        taken = ViewTime.BEFORE_WRITES if before and passed and not reshapes else ViewTime.AT_END
-        # (To move the counter once more would have it derive those of arguments that share it anew as well.)
-        stale = before and taken is ViewTime.AT_END and not self._counts_with_a_followed_view(value)
-        if first and any(step.in_place for step in steps) and index is not None:
-            # Taken from the argument before it moved its version counter, and taken note of since.
-            taken = ViewTime.BEFORE_WRITES
-        view = View(self.root(start), steps, None, True, taken, stale=stale, rebound=rebound)
-        if view.bumps_version and index is not None:
-            self.moving.add(index)
-        return view
-
-    def _counts_with_a_followed_view(self, value: Tensor) -> bool:
-        """Whether an argument that is a view with a history shares a tensor's version counter."""
-        return any(
-            fake.requires_grad and fake._is_view() and self.world.count_together(fake, value)
-            for fake in self.world.fakes
-        )
-
-    def _passes_leaf(self, value: Tensor, root: Tensor) -> bool:
-        """Whether `value`, or what it is a view of, is cut off from a root that requires grad, as one that
-        was taken before that did."""
-        if not root.requires_grad or id(root) in self._required or not self._required_grad(root):
-            return False
-        return self._view_passes_input(
-            value, lambda v: v.is_leaf and autograd_state.creation_meta(v) == "DEFAULT"
-        )
-
-    def _view_passes_input(self, value: Tensor, is_such: Callable[[Tensor], bool]) -> bool:
-        """Whether a view, or one on the way to it from an argument or its base, is such a one."""
-        root, view, origin = self.world.root(value), value, self._origin(value)
-        while view is not root and id(view) not in self.world.index_of:
-            if is_current(view) and is_such(view):
-                return True
-            if origin is None:
-                return False
-            view, origin = origin.parent, origin.before
-        return False
-
-    def _required_grad(self, root: Tensor) -> bool:
-        """Whether a root was one that required grad when the function began."""
-        entry = self.world.forward.entry
-        if id(root) in self.world.index_of:
-            return entry.requires_grad[self.world.index_of[id(root)]]
-        return any(
-            base is root and edge is not None
-            for (base, _), edge in zip(entry.bases, entry.base_edges, strict=True)
-        )
+        return choose_view(ViewFacts(self.world, value, root, self._required), self)
 
     def link_output_views(self, outputs: Sequence[Output], seen: dict[int, int]) -> tuple[Output, ...]:
         """Take views of views that are outputs themselves from these."""
@@ -296,7 +90,7 @@ class OutputAliasing:
         self, view: View, value: Tensor, outputs: Sequence[Output], seen: dict[int, int]
     ) -> View:
         steps: list[ViewOp] = []
-        origin, version = self._origin(value), version_of(value)
+        origin, version = self.world.view_origin(value), version_of(value)
         ordinary = has_history_of_a_view(value) and view.rebound is None
         root, parent = self.world.root(value), value
         while origin is not None and parent is not root:  # (which may be an alias that is no view)
@@ -330,94 +124,6 @@ class OutputAliasing:
             and has_history_of_a_view(parent)
         )
 
-    def _output_view_rebind(self, value: Tensor, origin: ViewOrigin | None) -> Rebound | None:
-        """Where a view was put after it was made, by ``set_`` or ``.data =``."""
-        state, where = self.recorder.state(value), geometry(value)
-        if origin is None or (origin.state is state and origin.where == where):
-            return None
-        known = [e for e in self.recorder.journal.changes_of(value) if isinstance(e, StorageRebind)]
-        event = known[-1] if known else StorageRebind(state, where, True, CreationMode.GRAD)
-        return self.world.rebound(event, where)
-
-    def _view_of_rebound_tensor(
-        self, value: Tensor, start: Tensor, state: Storage, rebound: Rebound | None
-    ) -> View:
-        """A view of a tensor that has been put onto another storage since."""
-        index = self.world.index_of.get(id(start))
-        origin = self._origin(value)
-        where = geometry(value) if origin is None else origin.where
-        if index is not None and self.world.forward.entry.states[index] is state:
-            other = not same_interpretation(self.world.forward.entry.before[index], where)
-            made = made_a_leaf(value)
-            self._leaves += [value] if made else []
-            taken = (
-                ViewTime.BEFORE_METADATA if version_of(start) == version_of(value) else ViewTime.BEFORE_WRITES
-            )
-            if origin is None or origin.version != version_of(value):
-                taken = ViewTime.BEFORE_WRITES
-            grad = autograd_state.creation_meta(value) not in _WITHOUT_GRAD
-            return View(self.root(start), (), where, grad, taken, other, requires_grad=made, rebound=rebound)
-        if value.requires_grad:
-            raise errors.StorageMutation(
-                f"an output of shape {tuple(value.shape)} is a view that requires grad of a tensor that was "
-                f"put onto another storage since (set_, .data = ...); take the view afterwards"
-            )
-        if rebound is None:
-            rebound = self.world.rebound(StorageRebind(state, where, True, CreationMode.GRAD), where)
-        return View(self.root(start), (), _NOWHERE._replace(dtype=start.dtype), True, rebound=rebound)
-
-    def _output_view_by_geometry(self, value: Tensor, start: Tensor, root: Tensor, stale: bool) -> View:
-        """A view that was made some way that cannot be repeated, or whose root was written since: autograd
-        derives the history of such a view from its geometry as well."""
-        made = autograd_state.creation_meta(value)
-        origin = self._origin(value)
-        where = geometry(value) if origin is None else origin.where
-        number = self.root(start)
-        other = not same_interpretation(geometry(start), where)
-        given = id(start) in self.world.index_of or id(start) in self.world.base_of
-        special = None if made in ("DEFAULT", "NO_GRAD_MODE") else made
-        without = is_current(value) and value.requires_grad and value.grad_fn is None
-        grad = made not in _WITHOUT_GRAD and not (made == "IN_CUSTOM_FUNCTION" and without)
-        if not stale and made in _WITHOUT_GRAD and is_current(value) and value.grad_fn is not None:
-            # Taken in grad mode of one that was not.
-            steps = (ViewOp(torch.ops.aten.alias.default, (), {}, None, CreationMode.GRAD),)
-            return View(number, steps, where, False, ViewTime.AT_END, other, special)
-        if not stale or made == "DEFAULT":
-            return View(number, (), where, grad, ViewTime.AT_END, other, special)
-        # Of the history of such a view autograd says that it cannot be told any more.
-        taken = ViewTime.BEFORE_WRITES if given else ViewTime.AT_END
-        return View(number, (), where, grad, taken, other, special, stale=not given)
-
-    def _origin(self, value: Tensor) -> ViewOrigin | None:
-        known = self.recorder.journal.origins.get(id(value))
-        return None if known is None else known[1]
-
-    def _output_view_chain(
-        self, value: Tensor, root: Tensor
-    ) -> tuple[Tensor, tuple[ViewOp, ...], int, int, Geometry]:
-        """The steps that make `value`, where they start (at an argument that they pass through, else at the
-        root), how often that had been reshaped by then, its version counter and its geometry then. No steps
-        where they do not lead there."""
-        steps: list[ViewOp] = []
-        origin, view = self._origin(value), value
-        while origin is not None:
-            parent = origin.parent
-            by_function = view is not parent and made_by_function(view, parent)
-            made = value.requires_grad and view is not parent and made_a_leaf(view)
-            step = origin.step
-            if by_function or made:
-                step = replace(step, by_custom_function=by_function, leaf=made)
-            steps.insert(0, step)
-            if origin.put and value.requires_grad and parent is not root:
-                raise errors.StorageMutation(
-                    f"an output of shape {tuple(value.shape)} is a view of a view that was put elsewhere "
-                    f"(.data = ..., set_), where its history does not tell; do it under torch.no_grad"
-                )
-            if parent is root or id(parent) in self.world.index_of:
-                return parent, tuple(steps), origin.reshapes, origin.version, origin.parent_where
-            origin, view = origin.before, parent
-        return root, (), 0, 0, geometry(root)
-
     def check_output_leaves(self) -> None:
         """Refuse leaves that the function made and that something else depends on: their gradient would have
         to be accumulated into what the call returns.
@@ -425,7 +131,7 @@ class OutputAliasing:
         Raises:
             LeafCreatedInside: there is one.
         """
-        leaves = {get_gradient_edge(leaf).node for leaf in self._leaves}
+        leaves = {get_gradient_edge(leaf).node for leaf in self.leaves}
         stack = [value.history.grad_fn for value in self.world.values if value.history is not None]
         seen: set[Node | None] = {None}
         while stack and leaves:
@@ -506,7 +212,7 @@ class OutputAliasing:
             if (alone or base == where) and not counts_apart and not where.is_lazy:
                 value = self.world.value(state.read(where), where, history, state.inference)
                 self.world.register_value(state, value)
-                self._leaves += [fake] if leaf else []
+                self.leaves += [fake] if leaf else []
                 return ValueRoot(value, leaf)
         if leaf:
             raise errors.LeafCreatedInside(

@@ -216,22 +216,7 @@ class SubclassEffects:
             followed = view.requires_grad or (view._is_view() and root.requires_grad)
             stale = followed and view._version != origin.version
             made = autograd_state.creation_meta(view) if view._is_view() else "DEFAULT"
-            # (Autograd derives a stale one's history anew when it is asked, or raises.)
-            if made == "IN_CUSTOM_FUNCTION" or (not stale and autograd_graph.is_function_node(view.grad_fn)):
-                raise _by_function(value)
-            # (A view of a leaf that is taken without grad mode says that it is one that requires grad.)
-            if not stale and view.is_leaf and autograd_state.can_accumulate_grad(view):
-                raise _leaf(value)
-            if view.requires_grad and not view._is_view():
-                raise errors.UnsupportedOutput(
-                    f"an output of type {type(value).__name__} is, or is a view of, a detached tensor that "
-                    f"got a history when it was written to; return a new tensor (clone it)"
-                )
-            if has_nested_ints((*origin.step.args, *origin.step.kwargs.values())):
-                raise errors.UnsupportedOutput(
-                    f"an output of type {type(value).__name__} is a view that depends on a size of a nested "
-                    f"tensor; return a new tensor (clone it)"
-                )
+            _refuse_view_step(value, view, origin.step, made, stale)
             if followed and made != "DEFAULT":
                 older.append(stale)
                 newer.append(origin.version != self._entered.get(id(root)))
@@ -337,6 +322,32 @@ def _leaf(value: Tensor) -> errors.LeafCreatedInside:
         f"an output of type {type(value).__name__} is, or is a view of, a leaf that the function made; make "
         f"the leaf outside and pass it in"
     )
+
+
+def _refuse_view_step(
+    value: Tensor, view: Tensor, step: ViewOp, made: autograd_state.CreationMeta, stale: bool
+) -> None:
+    """Refuse an output that a step does not lead to by which a wrapper of one subclass comes to `view`.
+
+    Raises:
+        Unsupported: autograd knows more of it than that it is a view.
+    """
+    # (Autograd derives a stale one's history anew when it is asked, or raises.)
+    if made == "IN_CUSTOM_FUNCTION" or (not stale and autograd_graph.is_function_node(view.grad_fn)):
+        raise _by_function(value)
+    # (A view of a leaf that is taken without grad mode says that it is one that requires grad.)
+    if not stale and view.is_leaf and autograd_state.can_accumulate_grad(view):
+        raise _leaf(value)
+    if view.requires_grad and not view._is_view():
+        raise errors.UnsupportedOutput(
+            f"an output of type {type(value).__name__} is, or is a view of, a detached tensor that "
+            f"got a history when it was written to; return a new tensor (clone it)"
+        )
+    if has_nested_ints((*step.args, *step.kwargs.values())):
+        raise errors.UnsupportedOutput(
+            f"an output of type {type(value).__name__} is a view that depends on a size of a nested "
+            f"tensor; return a new tensor (clone it)"
+        )
 
 
 def _changed(value: Tensor) -> errors.UnsupportedOutput:

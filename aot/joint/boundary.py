@@ -7,7 +7,7 @@ forgets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -15,13 +15,15 @@ from torch.autograd.graph import GradientEdge
 
 from aot.analysis.context import is_current, root_of
 from aot.analysis.effect_summary import (
-    AliasRoot,
+    ArgumentRoot,
+    BaseRoot,
     EffectSummary,
-    FunctionViewRoot,
     IsRoot,
+    Root,
     ValueRoot,
     View,
     WrapperRoot,
+    value_of,
 )
 from aot.capture.autograd.edge_targets import ArgumentEdge, OutputEdge, RebuiltEdge, Target, WrittenEdge
 from aot.capture.autograd.segments import Key, SegmentedGraph, UserTensor, key_of
@@ -67,26 +69,33 @@ def user_tensors(
     for position, output in enumerate(effects.outputs):
         if isinstance(output, View):
             root = effects.roots[output.root]
-            if isinstance(root, ValueRoot):
-                to = [root.value] if root.value in histories else []
-            elif isinstance(root, AliasRoot):
-                to = [] if root.history is None else [root.history]
-            elif isinstance(root, FunctionViewRoot):
-                to = [root.history]
-            elif isinstance(root, WrapperRoot):
-                to = [] if root.history is None else [root.history]
-            else:
+            if isinstance(root, (ArgumentRoot, BaseRoot)):
                 to = written.get(id(root_of(fakes[root.tensor])), [])
+            else:
+                to = _values_behind_root(root, histories)
             shown = forward.wrapped.get(position, forward.outputs[position])
             add(shown, OutputEdge(position), None, to)
         elif isinstance(output, IsRoot):
             root = effects.roots[output.root]
             if isinstance(root, WrapperRoot) and root.meta.kind is JaggedView:
-                inner = (effects.outputs[i] for i in root.meta.positions)
-                roots = (effects.roots[one.root] for one in inner if isinstance(one, IsRoot))
-                to = [one.value for one in roots if isinstance(one, ValueRoot) and one.value in histories]
+                to = _values_behind_parts(root, effects, histories)
                 add(forward.wrapped[position], OutputEdge(position), None, to)
     return list(known.values())
+
+
+def _values_behind_root(root: Root, histories: Collection[int]) -> list[int]:
+    """The value that the history of a root which is no argument is that of."""
+    if isinstance(root, ValueRoot):
+        return [root.value] if root.value in histories else []
+    value = value_of(root)
+    return [] if value is None else [value]
+
+
+def _values_behind_parts(root: WrapperRoot, effects: EffectSummary, histories: Collection[int]) -> list[int]:
+    """The values with a history that a nested tensor is made of."""
+    inner = (effects.outputs[i] for i in root.meta.positions)
+    roots = (effects.roots[one.root] for one in inner if isinstance(one, IsRoot))
+    return [one.value for one in roots if isinstance(one, ValueRoot) and one.value in histories]
 
 
 def gradient_sinks(forward: Traced, effects: EffectSummary) -> dict[Key, ArgumentEdge]:

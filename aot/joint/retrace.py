@@ -153,62 +153,33 @@ def _record_retraced(
 ) -> RetracedBackward:
     recorder = level.recorder
     builder = recorder.builder
-    entrances = {j: level.cotangent_inputs[j] for j in incoming}
-    entrances |= {j: (level.cotangent_inputs[j][0], like) for j, like in other_examples.items()}
-    silent = [edge for j, (edge, _) in enumerate(level.cotangent_inputs) if whole and j not in incoming]
-    with recorder.backward_writes.recording():
-        engine, found = _run_retraced_engine(
-            recorder,
-            entrances,
-            level.sinks,
-            "cotangents",
-            create_graph,
-            tracked,
-            exact_examples=other_examples,
-            silent=silent,
-        )
-    written = {live.node: value for live, value in recorder.backward_writes.end() if value is not live.node}
-    if written and create_graph:
-        raise DoubleBackwardUnsupported(
-            "create_graph=True through a backward that writes to a tensor of the forward (a buffer, what a "
-            "custom function keeps), which a further derivative must not write to again; call the original "
-            "function"
-        )
+    engine, found = _run_first_derivative(level, incoming, create_graph, tracked, other_examples, whole)
+    written = _end_retraced_writes(recorder, create_graph)
     acts = list(recorder.acts)
     tangents = [engine.by_value[j] for j in incoming]
     results = [found[end] for end in sorted(found)]
     values = [node for result in results for node in _read(recorder, result)]
+    ends = _RetracedEnds((), (), level.sinks)
     roots: dict[int, tuple[Key, Tensor]] = {}
-    ends = list(level.sinks)
-    places: dict[int, int] = {}  # of the segment's own edges among the ends
     if create_graph:
-        cotangents = [
-            key_of(autograd_state.gradient_edge(engine.by_value[j].fake)) for j in incoming if j in tracked
-        ]
-        places = {len(cotangents) + i: e for i, e in enumerate(own_targets)}
-        ends = [*cotangents, *(level.own_targets[e] for e in own_targets), *ends]
-        # Gradients that are one tensor, or a tangent as it came, are to be told apart.
-        with recorder, torch.enable_grad():
-            likes = {i: _apart(result) for i, result in enumerate(results) if result.requires_grad}
-        roots = {i: (key_of(autograd_state.gradient_edge(like)), like) for i, like in likes.items()}
+        cotangents = (engine.by_value[j].fake for j in incoming if j in tracked)
+        ends = _RetracedEnds(
+            tuple(key_of(autograd_state.gradient_edge(fake)) for fake in cotangents),
+            tuple((e, level.own_targets[e]) for e in own_targets),
+            level.sinks,
+        )
+        roots = _gradients_with_history(recorder, results)
     first = set(builder.graph.nodes)
-    engine, higher, failing = _retrace_higher_gradients(recorder, roots, ends)
+    engine, higher, failing = _retrace_higher_gradients(recorder, roots, ends.every)
     further = {i: engine.by_value[i] for i in roots if i not in failing}
     inputs = [node for tangent in (*tangents, *further.values()) for node in tangent.nodes]
     outputs = [*values, *(node for end in sorted(higher) for node in _read(recorder, higher[end]))]
-    if acts or recorder.acts:
-        raise DoubleBackwardUnsupported(
-            "a backward that calls an operator which acts outside (it prints, or is registered as effectful) "
-            "would be recorded again, and call it in another order; call the original function"
-        )
+    _refuse_retraced_effects([*acts, *recorder.acts])
     graph, taken, nodes = _assemble_retraced_graph(builder, level.available, inputs, outputs, first, written)
     numbers = {end: k for k, end in enumerate(sorted(found))}
     higher_numbers = {end: k for k, end in enumerate(sorted(higher))}
-    # (Hooks on a result would see that nothing comes where nothing can.)
-    reached = [end for end in range(len(ends)) if end not in places or end in higher]
-    places_of = {end: p for p, end in enumerate(reached)}
-    edges = numbers_of(recorder, ends)
-    leads = {i: _ends_behind_history(edge, edges) for i, (edge, _) in roots.items()}
+    reached = ends.reached(higher)
+    leads = _places_behind_history(roots, numbers_of(recorder, ends.every), reached)
     return RetracedBackward(
         graph=fx.GraphModule(builder.root, graph, "Again"),
         taken=taken,
@@ -218,13 +189,115 @@ def _record_retraced(
         second_order_tangents={i: tangent.layout for i, tangent in further.items()},
         failing=failing,
         gradients=tuple(higher_numbers.get(end) for end in reached) if create_graph else (),
-        reach={i: frozenset(places_of[end] for end in some if end in places_of) for i, some in leads.items()},
+        reach=leads,
         higher=tuple(layout_of(higher[end]) for end in sorted(higher)),
-        own_targets=tuple(places[end] for end in reached if end in places),
+        own_targets=tuple(ends.places[end] for end in reached if end in ends.places),
         cotangent_inputs=roots,
-        sinks=tuple(ends[end] for end in reached),
+        sinks=tuple(ends.every[end] for end in reached),
         nodes=nodes,
     )
+
+
+def _end_retraced_writes(recorder: Recorder, create_graph: bool) -> dict[fx.Node, fx.Node]:
+    """What the backward has written to what the forward has left: the values, by what was there.
+
+    Raises:
+        DoubleBackwardUnsupported: a further derivative would write again.
+    """
+    written = {live.node: value for live, value in recorder.backward_writes.end() if value is not live.node}
+    if written and create_graph:
+        raise DoubleBackwardUnsupported(
+            "create_graph=True through a backward that writes to a tensor of the forward (a buffer, what a "
+            "custom function keeps), which a further derivative must not write to again; call the original "
+            "function"
+        )
+    return written
+
+
+def _refuse_retraced_effects(acts: Sequence[object]) -> None:
+    """Refuse to record operations again that act outside.
+
+    Raises:
+        DoubleBackwardUnsupported: there are some.
+    """
+    if acts:
+        raise DoubleBackwardUnsupported(
+            "a backward that calls an operator which acts outside (it prints, or is registered as effectful) "
+            "would be recorded again, and call it in another order; call the original function"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _RetracedEnds:
+    """Where gradients of gradients go.
+
+    Attributes:
+        cotangents: the edges of tangents that have a history.
+        own_targets: edges of the segment's own, with their numbers.
+        sinks: where its gradients go.
+    """
+
+    cotangents: tuple[Key, ...]
+    own_targets: tuple[tuple[int, Key], ...]
+    sinks: tuple[Key, ...]
+
+    @property
+    def every(self) -> list[Key]:
+        """All of them, in order."""
+        return [*self.cotangents, *(edge for _, edge in self.own_targets), *self.sinks]
+
+    @property
+    def places(self) -> dict[int, int]:
+        """The numbers of the segment's own edges, by their places among all."""
+        return {len(self.cotangents) + i: number for i, (number, _) in enumerate(self.own_targets)}
+
+    def reached(self, higher: Collection[int]) -> list[int]:
+        """The places to which something may come. (Hooks on a result would see that nothing comes where
+        nothing can.)"""
+        places = self.places
+        return [end for end in range(len(self.every)) if end not in places or end in higher]
+
+
+def _run_first_derivative(
+    level: RetracePoint,
+    incoming: Collection[int],
+    create_graph: bool,
+    tracked: Collection[int],
+    other_examples: Mapping[int, Tensor],
+    whole: bool,
+) -> tuple[BackwardRecorder, dict[int, Tensor]]:
+    """Run the segment once more, as `retrace_backward` has it; the gradients by end."""
+    entrances = {j: level.cotangent_inputs[j] for j in incoming}
+    entrances |= {j: (level.cotangent_inputs[j][0], like) for j, like in other_examples.items()}
+    silent = [edge for j, (edge, _) in enumerate(level.cotangent_inputs) if whole and j not in incoming]
+    with level.recorder.backward_writes.recording():
+        return _run_retraced_engine(
+            level.recorder,
+            entrances,
+            level.sinks,
+            "cotangents",
+            create_graph,
+            tracked,
+            exact_examples=other_examples,
+            silent=silent,
+        )
+
+
+def _gradients_with_history(recorder: Recorder, results: Sequence[Tensor]) -> dict[int, tuple[Key, Tensor]]:
+    """The gradients that have a history, by number, with their edges."""
+    # Gradients that are one tensor, or a tangent as it came, are to be told apart.
+    with recorder, torch.enable_grad():
+        likes = {i: _apart(result) for i, result in enumerate(results) if result.requires_grad}
+    return {i: (key_of(autograd_state.gradient_edge(like)), like) for i, like in likes.items()}
+
+
+def _places_behind_history(
+    roots: Mapping[int, tuple[Key, Tensor]], edges: Mapping[Key, int], reached: Sequence[int]
+) -> dict[int, frozenset[int]]:
+    """By gradient: where among the ends that are `reached` its history leads to."""
+    places = {end: place for place, end in enumerate(reached)}
+    leads = {i: _ends_behind_history(edge, edges) for i, (edge, _) in roots.items()}
+    return {i: frozenset(places[end] for end in some if end in places) for i, some in leads.items()}
 
 
 def _ends_behind_history(edge: Key, ends: Mapping[Key, int]) -> set[int]:

@@ -51,112 +51,192 @@ def find_saved_inputs(
         behind: the tangents that what comes to a write to a view is computed from.
     """
 
-    def tangents(number: int) -> int:
+    finder = _SavedInputFinder(recorder, graph, engine, (*arguments, *roots), behind)
+    finder.look_at_reads()
+    finder.look_at_segments()
+    views = _ViewEdges((*arguments, *roots, *finder.tensors()))
+    finder.try_hidden()
+    counters = finder.number_counters()
+    finder.look_at_view_writes(counters)
+    views.note_renewed(recorder.renewed)
+    by_counter = finder.looks_by_counter(counters)
+    found: list[tuple[SavedInput, ...]] = []
+    for number in range(len(graph.segments)):
+        of_arguments = (finder.kept_as(number, t, by_counter, argument=i) for i, t in enumerate(arguments))
+        of_roots = (finder.kept_as(number, t, by_counter, root=k) for k, t in enumerate(roots))
+        found.append(tuple(one for one in (*of_arguments, *of_roots) if one is not None))
+    return found
+
+
+class _ViewEdges:
+    """The edges of views, before they are run under another version: autograd makes them anew then."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._views = {id(tensor): tensor for tensor in tensors}
+        self._earlier = {i: _edge_of_view(tensor) for i, tensor in self._views.items()}
+
+    def note_renewed(self, renewed: dict[Key, Key]) -> None:
+        """Note which edges have become others."""
+        for i, view in self._views.items():
+            before = self._earlier[i]
+            edge = None if before is None else _edge_of_view(view)
+            if edge is not None and before is not None and edge != before:
+                renewed[edge] = before
+
+
+class _SavedInputFinder:
+    """What the nodes of each segment unpack.
+
+    Args:
+        given: the arguments and the roots of the outputs.
+        behind: see `find_saved_inputs`.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        graph: SegmentedGraph,
+        engine: BackwardRecorder,
+        given: Sequence[Tensor],
+        behind: Mapping[fx.Node, Collection[fx.Node]],
+    ) -> None:
+        self._recorder = recorder
+        self._graph = graph
+        self._engine = engine
+        self._given = given
+        self._behind = behind
+        self._looks: list[_Unpack] = []
+        self._attached: list[dict[int, int]] = [{} for _ in graph.segments]  # masks by tensor
+        # Storages that unpack hooks have given back, and then all.
+        self._storages: list[set[int]] = [set() for _ in graph.segments]
+
+    def tensors(self) -> list[Tensor]:
+        """What has been found so far."""
+        return [one.tensor for one in self._looks]
+
+    def _tangents(self, number: int) -> int:
         # All nodes of a segment run, whichever of its tangents come, and unpack what they keep.
-        return engine.segments[number].mask((1 << len(graph.segments[number].cotangent_inputs)) - 1)
+        count = len(self._graph.segments[number].cotangent_inputs)
+        return self._engine.segments[number].mask((1 << count) - 1)
 
-    def look(number: int, tensor: Tensor, node: Node, reason: str = "") -> _Unpack:
-        recorded = engine.segments[number]
-        vain = bool(recorded.gradients) and node not in graph.reaches_input
-        mask = recorded.behind(recorded.written.get(node, ()), behind)
+    def _look(self, number: int, tensor: Tensor, node: Node, reason: str = "") -> None:
+        recorded = self._engine.segments[number]
+        vain = bool(recorded.gradients) and node not in self._graph.reaches_input
+        mask = recorded.behind(recorded.written.get(node, ()), self._behind)
         # (A custom function may make zeros, whatever comes.)
-        return _Unpack(
-            number, tensor, None if not mask or recorded.custom_function_grads else mask, vain, reason
-        )
+        tangents = None if not mask or recorded.custom_function_grads else mask
+        self._looks.append(_Unpack(number, tensor, tangents, vain, reason))
 
-    looks: list[_Unpack] = []
-    attached: list[dict[int, int]] = [{} for _ in graph.segments]  # masks by tensor
-    # What custom functions and the formulas inside a CopySlices node keep is not shown, so what was read
-    # counts as well. A custom function unpacks it whichever of its results are differentiated.
-    unchecked: list[set[int]] = [set() for _ in graph.segments]  # storages that unpack hooks have given back
-    nodes = {node for _, node in recorder.backward_reads if node is not None}
-    packed = {node: _is_packed(node, in_checkpoints=False) for node in nodes}
-    live = recorder.backward_writes
-    for fake, node in recorder.backward_reads:
-        number = graph.segment_of.get(node) if node is not None else None
-        if live and live.is_live(recorder.state(fake)):
-            continue  # eager reads what is there, and checks it only where autograd has saved it
-        if node is not None and number is not None and packed[node]:
-            unchecked[number].add(tensor_impl.storage_key(fake))
-        elif node is not None and number is not None:
-            looks.append(look(number, fake, node))
-    # What wrapper subclasses are made of is kept with them, and a write to it is not noticed.
-    for storage, node in recorder.inside_reads:
-        if node in graph.segment_of:
-            unchecked[graph.segment_of[node]].add(storage)
-    for number, segment in enumerate(graph.segments):
-        # Eager runs what leads to no gradient, too. (What does so in a segment that has some is not run for
-        # certain inputs alone, and not looked at.)
-        was_run = bool(engine.segments[number].gradients)
-        for node, reach in (segment.reach if was_run else segment.reach | graph.dead_nodes(number)).items():
-            unpacked = node in recorder.unpacked or not was_run
-            own = tuple(_saved_tensors(node))
-            for tensor in own:
-                if tensor.grad_fn is not None:
-                    attached[number][id(tensor)] = attached[number].get(id(tensor), 0) | reach
-            saved_here = (*own, *_given_to_checkpoints(node))
-            for tensor in (*saved_here, *(_saved_by_function(node) if unpacked else ())):
-                looks.append(look(number, tensor, node))
-    views = {id(fake): fake for fake in (*arguments, *roots, *(one.tensor for one in looks))}
-    earlier = {i: _edge_of_view(fake) for i, fake in views.items()}
-    for number, node in _nodes_hiding_saved_tensors(recorder, graph, engine):
-        for tensor, reason in _saved_tensors_by_trial(recorder, node, (*arguments, *roots)):
-            looks.append(look(number, tensor, node, reason))
-    for number, node in _secretive(graph, engine):
-        looks.extend(look(number, tensor, node) for tensor in _saved_by_checkpoint(recorder, node) or ())
-    every = {id(t): t for t in (*arguments, *roots, *(one.tensor for one in looks))}
-    counters = dict(zip(every, counter_groups(tuple(every.values())), strict=True))
-    storages = [set(found) for found in unchecked]
-    for one in looks:
-        storages[one.segment].add(tensor_impl.storage_key(one.tensor))
+    def look_at_reads(self) -> None:
+        """What custom functions and the formulas inside a CopySlices node keep is not shown, so what was read
+        counts as well. A custom function unpacks it whichever of its results are differentiated."""
+        recorder, segment_of = self._recorder, self._graph.segment_of
+        nodes = {node for _, node in recorder.backward_reads if node is not None}
+        packed = {node: _is_packed(node, in_checkpoints=False) for node in nodes}
+        live = recorder.backward_writes
+        for fake, node in recorder.backward_reads:
+            number = segment_of.get(node) if node is not None else None
+            if live and live.is_live(recorder.state(fake)):
+                continue  # eager reads what is there, and checks it only where autograd has saved it
+            if node is not None and number is not None and packed[node]:
+                self._storages[number].add(tensor_impl.storage_key(fake))
+            elif node is not None and number is not None:
+                self._look(number, fake, node)
+        # What wrapper subclasses are made of is kept with them, and a write to it is not noticed.
+        for storage, node in recorder.inside_reads:
+            if node in segment_of:
+                self._storages[segment_of[node]].add(storage)
 
-    # Nor do writes to views show what they keep.
-    joined = {
-        counters[id(fake)]: fake
-        for fake in (*arguments, *roots)
-        if tensor_impl.storage_key(fake) in recorder.joined and has_counter(fake)
-    }
-    known = {(one.segment, counters[id(one.tensor)]) for one in looks if one.tangents is None}
-    for number, recorded in enumerate(engine.segments):
-        for node in (node for node, coming in recorded.written.items() if coming):
+    def look_at_segments(self) -> None:
+        """What nodes show that they have saved."""
+        for number, segment in enumerate(self._graph.segments):
+            # Eager runs what leads to no gradient, too. (What does so in a segment that has some is not run
+            # for certain inputs alone, and not looked at.)
+            was_run = bool(self._engine.segments[number].gradients)
+            reach = segment.reach if was_run else segment.reach | self._graph.dead_nodes(number)
+            for node, tangents in reach.items():
+                self._look_at_node(number, node, tangents, node in self._recorder.unpacked or not was_run)
+
+    def _look_at_node(self, number: int, node: Node, reach: int, unpacked: bool) -> None:
+        own = tuple(_saved_tensors(node))
+        attached = self._attached[number]
+        for tensor in own:
+            if tensor.grad_fn is not None:
+                attached[id(tensor)] = attached.get(id(tensor), 0) | reach
+        saved_here = (*own, *_given_to_checkpoints(node))
+        for tensor in (*saved_here, *(_saved_by_function(node) if unpacked else ())):
+            self._look(number, tensor, node)
+
+    def try_hidden(self) -> None:
+        """What nodes keep that do not show it, by trial."""
+        recorder, graph, engine = self._recorder, self._graph, self._engine
+        for number, node in _nodes_hiding_saved_tensors(recorder, graph, engine):
+            for tensor, reason in _saved_tensors_by_trial(recorder, node, self._given):
+                self._look(number, tensor, node, reason)
+        for number, node in _secretive(graph, engine):
+            for tensor in _saved_by_checkpoint(recorder, node) or ():
+                self._look(number, tensor, node)
+
+    def number_counters(self) -> dict[int, int]:
+        """A number for each tensor, by identity: two have the same if they share a version counter."""
+        every = {id(t): t for t in (*self._given, *self.tensors())}
+        for one in self._looks:
+            self._storages[one.segment].add(tensor_impl.storage_key(one.tensor))
+        return dict(zip(every, counter_groups(tuple(every.values())), strict=True))
+
+    def look_at_view_writes(self, counters: Mapping[int, int]) -> None:
+        """Nor do writes to views show what they keep."""
+        joined = {
+            counters[id(fake)]: fake
+            for fake in self._given
+            if tensor_impl.storage_key(fake) in self._recorder.joined and has_counter(fake)
+        }
+        known = {(one.segment, counters[id(one.tensor)]) for one in self._looks if one.tangents is None}
+        for number, recorded in enumerate(self._engine.segments):
             unknown = [fake for counter, fake in joined.items() if (number, counter) not in known]
-            for fake, reason in _saved_tensors_by_trial(recorder, node, unknown, recorded.wrapped.get(node)):
-                looks.append(look(number, fake, node, reason))
-    # Autograd makes the edge of a view anew when it is unpacked under another version.
-    for i, fake in views.items():
-        before = earlier[i]
-        edge = None if before is None else _edge_of_view(fake)
-        if edge is not None and before is not None and edge != before:
-            recorder.renewed[edge] = before
+            for node in (node for node, coming in recorded.written.items() if coming):
+                wrapped = recorded.wrapped.get(node)
+                for fake, reason in _saved_tensors_by_trial(self._recorder, node, unknown, wrapped):
+                    self._look(number, fake, node, reason)
 
-    by_counter: dict[tuple[int, int], list[_Unpack]] = {}
-    for one in looks:
-        by_counter.setdefault((one.segment, counters[id(one.tensor)]), []).append(one)
+    def looks_by_counter(self, counters: Mapping[int, int]) -> _Looks:
+        """What was found of each segment, by version counter."""
+        found: dict[tuple[int, int], list[_Unpack]] = {}
+        for one in self._looks:
+            found.setdefault((one.segment, counters[id(one.tensor)]), []).append(one)
+        return _Looks(counters, found)
 
-    def kept_as(number: int, fake: Tensor, argument: int | None, root: int | None) -> SavedInput | None:
+    def kept_as(
+        self, number: int, fake: Tensor, looks: _Looks, argument: int | None = None, root: int | None = None
+    ) -> SavedInput | None:
+        """How a segment keeps an argument or a root; None if it does not."""
         # (Nobody counts what is written to an inference tensor.)
-        mine = by_counter.get((number, counters[id(fake)]), ()) if has_counter(fake) else ()
+        mine = looks.of(number, fake) if has_counter(fake) else ()
         if mine:
-            history = tangents(number) if id(fake) in attached[number] else 0
+            mask = self._tangents(number)
+            history = mask if id(fake) in self._attached[number] else 0
             reason = next((one.reason for one in mine if one.tensor is fake and one.reason), "")
             said = None if not reason or reason.startswith(_MODIFIED) else reason
             always = any(one.tangents is None for one in mine)
-            mask = tangents(number)
             if not always:
                 mask = reduce(or_, (one.tangents or 0 for one in mine))
-            return SavedInput(
-                argument, root, mask, always, True, history, all(one.vain for one in mine), said
-            )
-        if tensor_impl.storage_key(fake) in storages[number]:
+            vain = all(one.vain for one in mine)
+            return SavedInput(argument, root, mask, always, True, history, vain, said)
+        if tensor_impl.storage_key(fake) in self._storages[number]:
             return SavedInput(argument, root, 0, counted=False)
         return None
 
-    found: list[tuple[SavedInput, ...]] = []
-    for number in range(len(graph.segments)):
-        of_arguments = (kept_as(number, fake, i, None) for i, fake in enumerate(arguments))
-        of_roots = (kept_as(number, fake, None, k) for k, fake in enumerate(roots))
-        found.append(tuple(one for one in (*of_arguments, *of_roots) if one is not None))
-    return found
+
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """What was found, by segment and version counter; and the counter of each tensor, by identity."""
+
+    counters: Mapping[int, int]
+    found: Mapping[tuple[int, int], Sequence[_Unpack]]
+
+    def of(self, number: int, tensor: Tensor) -> Sequence[_Unpack]:
+        """What was found of a segment and a tensor's version counter."""
+        return self.found.get((number, self.counters[id(tensor)]), ())
 
 
 def _nodes_hiding_saved_tensors(

@@ -128,38 +128,7 @@ class _JointTracer:
     def record_joint(self, tangents: list[fx.Node], gradients: list[fx.Node]) -> tuple[Segment, ...]:
         """Record; `tangents` and `gradients` are extended by the nodes that come in and go out."""
         recorder = self.forward.recorder
-        failing: dict[int, BackwardError] = {}
-        graph, engine = self._cut(self.user_tensors)
-        try:
-            with without_autocast(), self.live.recording():
-                engine.run()
-        except (Unsupported, symbolic_shapes.GuardOnDataDependentSymNode):
-            raise
-        except Exception as error:
-            if symbolic_shapes.is_symint_unsupported(error):
-                raise UnsupportedOperation(
-                    "a formula of the backward takes no symbols for sizes; compile each size for itself "
-                    "(dynamic=False)"
-                ) from error
-            if recorder.backward_writes:
-                raise UnsupportedOperation(
-                    "a backward that raises, and writes to a tensor of the forward; write outside of it"
-                ) from error
-            failing = find_raising(recorder, self.user_tensors, self.histories, self._cut)
-            if not failing:  # each alone leads nowhere, and is not run
-                nowhere = {e.value for e in self.user_tensors if e.edge.node not in graph.reaches_input}
-                last = find_raising_node(*self._cut(self.user_tensors))
-                failing.update((v, BackwardError(error, None, last)) for v in self.histories if v in nowhere)
-            if not failing:
-                raise error
-            if any(n.name() == "CheckpointFunctionBackward" for n in graph.segment_of):
-                raise UnsupportedOperation(
-                    "torch.utils.checkpoint with use_reentrant=True, which runs a backward of its own inside "
-                    "the backward; pass use_reentrant=False"
-                ) from error
-            graph, engine = self._cut([e for e in self.user_tensors if e.value not in failing])
-            with without_autocast():
-                engine.run()
+        graph, engine, failing = self._run_engine()
         firsts = [min(map(autograd_graph.sequence_number, nodes.nodes)) for nodes in graph.segments]
         self._assign_effects_to_segments(graph, engine, firsts, failing)
         self.python_callbacks = python_callbacks(graph.segment_of, recorder.hooks.functions)
@@ -217,6 +186,53 @@ class _JointTracer:
                 turn = 0 if failure is None else turns[failure.number]
                 segments.append(replace(segment, engine_order=turn))
         return tuple(segments)
+
+    def _run_engine(self) -> tuple[SegmentedGraph, BackwardRecorder, dict[int, BackwardError]]:
+        """Run the backward; without the values, which come last, of which the backward raises in eager."""
+        graph, engine = self._cut(self.user_tensors)
+        try:
+            with without_autocast(), self.live.recording():
+                engine.run()
+        except (Unsupported, symbolic_shapes.GuardOnDataDependentSymNode):
+            raise
+        except Exception as error:
+            failing = self._find_failing(graph, error)
+            graph, engine = self._cut([e for e in self.user_tensors if e.value not in failing])
+            with without_autocast():
+                engine.run()
+            return graph, engine, failing
+        return graph, engine, {}
+
+    def _find_failing(self, graph: SegmentedGraph, error: Exception) -> dict[int, BackwardError]:
+        """The values whose backward raises as eager's does.
+
+        Raises:
+            UnsupportedOperation: the compiled backward could not raise that in its place.
+            Exception: `error`, if it comes of none of them.
+        """
+        recorder = self.forward.recorder
+        if symbolic_shapes.is_symint_unsupported(error):
+            raise UnsupportedOperation(
+                "a formula of the backward takes no symbols for sizes; compile each size for itself "
+                "(dynamic=False)"
+            ) from error
+        if recorder.backward_writes:
+            raise UnsupportedOperation(
+                "a backward that raises, and writes to a tensor of the forward; write outside of it"
+            ) from error
+        failing = find_raising(recorder, self.user_tensors, self.histories, self._cut)
+        if not failing:  # each alone leads nowhere, and is not run
+            nowhere = {e.value for e in self.user_tensors if e.edge.node not in graph.reaches_input}
+            last = find_raising_node(*self._cut(self.user_tensors))
+            failing.update((v, BackwardError(error, None, last)) for v in self.histories if v in nowhere)
+        if not failing:
+            raise error
+        if any(n.name() == "CheckpointFunctionBackward" for n in graph.segment_of):
+            raise UnsupportedOperation(
+                "torch.utils.checkpoint with use_reentrant=True, which runs a backward of its own inside "
+                "the backward; pass use_reentrant=False"
+            ) from error
+        return failing
 
     def _read(self, recorded: RecordedSegment) -> list[fx.Node]:
         """The nodes of what a segment computes."""

@@ -194,9 +194,9 @@ def lower(
         expected = observe_call_state(
             entry.fakes, entry.versions, entry.states, forward.outputs, forward.storage
         )
-        logs.log(logs.TRACED, options.name, lambda: str(forward))
+        logs.log(logs.TRACED, options.name, forward.__str__)
         effects = analyze(forward, options.keep_input_mutations)
-        logs.log(logs.EFFECTS, options.name, lambda: str(effects))
+        logs.log(logs.EFFECTS, options.name, effects.__str__)
         metadata = view_and_mutation_metadata(forward, effects, options.keep_input_mutations)
         noted.track_backward()
         joint = trace_joint(forward, effects)

@@ -66,8 +66,10 @@ READS = {
     "histories": 5,
     "input_mutations": 46,
     "metadata": 8,
-    "output_aliasing": 57,
+    "output_aliasing": 16,
     "subclass_effects": 31,
+    "view_facts": 19,
+    "view_rules": 13,
 }
 
 

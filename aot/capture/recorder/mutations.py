@@ -54,6 +54,16 @@ def _is_of_another_dtype(tensor: Tensor) -> bool:
     return tensor._is_view() and tensor._base is not None and tensor._base.dtype is not tensor.dtype
 
 
+def _needs_clones(func: Any, operation: OpInfo, targets: list[Tensor]) -> bool:
+    """Whether an operation is recorded as it is, on clones of what it writes to."""
+    return (
+        operation.functional is None
+        or any(isinstance(i, str) for i in operation.written)
+        or (operation.random and not all(t.is_contiguous() for t in targets))
+        or (func is aten.div_.Tensor and targets[0].is_complex())  # which rounds otherwise in place
+    )
+
+
 class Writing(TraceSession):  # type: ignore[no-untyped-call]
     """A trace that records writes."""
 
@@ -71,23 +81,14 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
         self._check_mutation_overlap(func, flat, args, kwargs)
         self._enter_backward_writes(flat)
         if any(isinstance(target, (list, tuple)) for target in targets):
-            if len(flat) > 1:
-                check_list_overlap(func, flat, args)
-            check_partial_overlap_of_lists(flat, args)
-            if self._inference_tensors and not torch.is_inference_mode_enabled() and not is_custom(func):
-                run_on_zeros(func, args, kwargs)  # which raises for inference tensors, or does not
+            self._check_written_lists(func, flat, args, kwargs)
         for target in flat:
             self.journal.sync_data_assignment(target)
             check_partial_overlap(target, args)
             self._check_mutation_of_reshaped(target, args)
             if (target._is_view() or self._is_resolved(target)) and torch.is_grad_enabled():
                 self.join(args)
-        if (
-            operation.functional is None
-            or any(isinstance(i, str) for i in written)
-            or (operation.random and not all(t.is_contiguous() for t in flat))
-            or (func is aten.div_.Tensor and flat[0].is_complex())  # which rounds otherwise in place
-        ):
+        if _needs_clones(func, operation, flat):
             return self.record_mutation_on_clones(func, written, args, kwargs)
         if func is aten.copy_.default and geometry(flat[0]).overlaps_itself and shows_the_same(*args[:2]):
             return args[0]  # Nothing is written, so that elements which share a place are no matter.
@@ -106,15 +107,29 @@ class Writing(TraceSession):  # type: ignore[no-untyped-call]
         self._check_mutation_growth(func, flat, recipe, node_args, node_kwargs)
         node = self._call(operation.functional, node_args, node_kwargs, recipe, operation.random, True)
         if recipe.many:
-            for i, target in enumerate(flat):
-                self._record_write(target, self.builder.item(node, i))
-                # Kernels of lists count by themselves, but not for the code of wrapper subclasses.
-                listed = isinstance(targets[0], (list, tuple)) and not self.inside
-                if listed and not target.is_inference():
-                    torch.autograd.graph.increment_version(target)
+            # Kernels of lists count by themselves, but not for the code of wrapper subclasses.
+            self._record_writes(flat, node, isinstance(targets[0], (list, tuple)) and not self.inside)
         else:
             self._record_write(flat[0], node)
         return args[0] if isinstance(args[0], Tensor) else None
+
+    def _check_written_lists(
+        self, func: Any, targets: list[Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Raise what eager raises for lists of tensors that are written to."""
+        if len(targets) > 1:
+            check_list_overlap(func, targets, args)
+        check_partial_overlap_of_lists(targets, args)
+        if self._inference_tensors and not torch.is_inference_mode_enabled() and not is_custom(func):
+            run_on_zeros(func, args, kwargs)  # which raises for inference tensors, or does not
+
+    def _record_writes(self, targets: list[Tensor], node: fx.Node, listed: bool) -> None:
+        """Each target now is the result of `node` at its place; their versions move here if they are
+        `listed`."""
+        for i, target in enumerate(targets):
+            self._record_write(target, self.builder.item(node, i))
+            if listed and not target.is_inference():
+                torch.autograd.graph.increment_version(target)
 
     def _enter_backward_writes(self, targets: Iterable[Tensor]) -> None:
         """Tell a backward's writes to what the forward has left, before what is there is read."""

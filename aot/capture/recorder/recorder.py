@@ -207,13 +207,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             self.casts.follow_cast_cache(func, args, kwargs)
         if not self.builder.backward:
             self.handlers.note_handlers()
-        if self.inference and not torch.is_inference_mode_enabled():
-            raise errors.InferenceModeUnsupported(
-                f"the call is made under torch.inference_mode, which the function leaves for {func}; call it "
-                f"under torch.no_grad"
-            )
-        if isinstance(func, higher_order_ops.HigherOrderOperator):
-            raise unsupported_higher_order_op(str(func))
+        self._refuse_operation(func)
         if mode_stacks.is_another_tracer_on():
             if self.inside and mode_stacks.is_only_fake_mode_on():  # as DTensor finds out how its results lie
                 return func(*args, **kwargs)
@@ -234,12 +228,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             result = self._record_decomposed(func, args, kwargs)
             if result is not NotImplemented:
                 return result
-        made = autograd_graph.next_sequence_number() - 1
-        if made > self._last_node and not self.builder.backward:
-            hooks = autograd_state.saved_tensor_hooks()
-            if hooks is not None:
-                self.under_hooks[made] = hooks
-        self._last_node = made
+        self._note_saved_tensor_hooks()
         operation = classify(func)
         kind = operation.kind
         if func is RESIZES_STORAGE and self.state(args[0]).writes:
@@ -253,27 +242,9 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if operation.underived:
             self._check_derivative(func, kind, args, kwargs)
         if kind is OpKind.PURE:
-            self._refuse_lazy_inference_tensors(func, args, kwargs)
-            result = self.record_pure(func, operation, args, kwargs)
-            if func is aten._pin_memory.default:
-                self.state(result).pinned = True
-            if func is aten.clone.default and geometry(args[0]).is_lazy:
-                self.resolved.append(weakref.ref(result))
-                if bypasses_autograd(args, {}):
-                    self._resolved.append(weakref.ref(result))
-            past = self._inference_tensors and bypasses_autograd(args, kwargs)
-            if past and not is_random_call(func, operation, args, kwargs):
-                return self._record_results_as_views(result, ends_in_views(func, args, kwargs))
-            return result
+            return self._dispatch_pure(func, operation, args, kwargs)
         if kind is OpKind.VIEW:
-            if self.apart and torch.is_inference_mode_enabled():
-                self._check_apart(args[0])
-            if not self.builder.backward:
-                self.builder.origins.note_view(func)
-            result = self.view(func, args, kwargs)
-            if self.parts and torch.is_grad_enabled():
-                self.parts.viewed(args[0], result)
-            return result
+            return self._dispatch_view(func, args, kwargs)
         if kind is OpKind.MUTATION:
             return self.record_mutation(func, operation, args, kwargs)
         if kind is OpKind.RESHAPE:
@@ -303,6 +274,51 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
                 f"nothing after writes under torch.no_grad(); resize it outside of the function"
             )
         state.writes.clear()  # (but it is counted that they were made)
+
+    def _refuse_operation(self, func: Any) -> None:
+        """Refuse what is recorded under no circumstances."""
+        if self.inference and not torch.is_inference_mode_enabled():
+            raise errors.InferenceModeUnsupported(
+                f"the call is made under torch.inference_mode, which the function leaves for {func}; call it "
+                f"under torch.no_grad"
+            )
+        if isinstance(func, higher_order_ops.HigherOrderOperator):
+            raise unsupported_higher_order_op(str(func))
+
+    def _note_saved_tensor_hooks(self) -> None:
+        """Note the hooks that pack what the node keeps that autograd has made last."""
+        made = autograd_graph.next_sequence_number() - 1
+        if made > self._last_node and not self.builder.backward:
+            hooks = autograd_state.saved_tensor_hooks()
+            if hooks is not None:
+                self.under_hooks[made] = hooks
+        self._last_node = made
+
+    def _dispatch_pure(
+        self, func: Any, operation: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self._refuse_lazy_inference_tensors(func, args, kwargs)
+        result = self.record_pure(func, operation, args, kwargs)
+        if func is aten._pin_memory.default:
+            self.state(result).pinned = True
+        if func is aten.clone.default and geometry(args[0]).is_lazy:
+            self.resolved.append(weakref.ref(result))
+            if bypasses_autograd(args, {}):
+                self._resolved.append(weakref.ref(result))
+        past = self._inference_tensors and bypasses_autograd(args, kwargs)
+        if past and not is_random_call(func, operation, args, kwargs):
+            return self._record_results_as_views(result, ends_in_views(func, args, kwargs))
+        return result
+
+    def _dispatch_view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.apart and torch.is_inference_mode_enabled():
+            self._check_apart(args[0])
+        if not self.builder.backward:
+            self.builder.origins.note_view(func)
+        result = self.view(func, args, kwargs)
+        if self.parts and torch.is_grad_enabled():
+            self.parts.viewed(args[0], result)
+        return result
 
     def _refuse_lazy_inference_tensors(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -403,19 +419,11 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if func is RESIZES_STORAGE and self.state(args[0]).entries:  # the caller's, whatever it shows by now
             node_args = (self.state(args[0]).entries[0].node, *node_args[1:])
         if operation.valued and not is_custom(func):
-            known = self.known.values((node_args, node_kwargs))
-            if known is not None:
-                return self._record_evaluated(func, node_args, node_kwargs, known)
-            if func is aten.equal.default and node_args[1].target is aten.new_ones.default:
-                expected = _EXPECTED.get(node_args[0].target)
-                if expected is not None:
-                    return self._assume(node_args[0], expected)
-            if checks_eigenvector_phases(func):
-                return True
-        if func in _PUTS and torch.is_grad_enabled() and args[2].requires_grad:
-            self.data.count_selected(node_args[1] if isinstance(node_args[1], list) else node_args[1:2])
-        if func in EMBEDDINGS and torch.is_grad_enabled() and args[0].requires_grad:
-            self.data.count_embedded(func, node_args, node_kwargs)
+            known_value = self._known_value(func, node_args, node_kwargs)
+            if known_value is not NotImplemented:
+                return known_value
+        if torch.is_grad_enabled():
+            self._count_gradient_rows(func, args, node_args, node_kwargs)
         if operation.valued and self.data.records(func, node_args, node_kwargs):
             node, recipe = self.data.record(func, node_args, node_kwargs)
             return self._results(node, recipe)
@@ -433,6 +441,27 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
         if not recipe.many and any(isinstance(a, Tensor) and (a.is_conj() or a.is_neg()) for a in args):
             return self._record_lazy_result(func, args, kwargs, node)
         return self._results(node, recipe)
+
+    def _known_value(self, func: Any, node_args: tuple[Any, ...], node_kwargs: dict[str, Any]) -> Any:
+        """What an operation gives that asks for values, if these follow from literals, or are assumed;
+        NotImplemented where neither is so."""
+        known = self.known.values((node_args, node_kwargs))
+        if known is not None:
+            return self._record_evaluated(func, node_args, node_kwargs, known)
+        if func is aten.equal.default and node_args[1].target is aten.new_ones.default:
+            expected = _EXPECTED.get(node_args[0].target)
+            if expected is not None:
+                return self._assume(node_args[0], expected)
+        return True if checks_eigenvector_phases(func) else NotImplemented
+
+    def _count_gradient_rows(
+        self, func: Any, args: tuple[Any, ...], node_args: tuple[Any, ...], node_kwargs: dict[str, Any]
+    ) -> None:
+        """Have the graph compute what the shapes of gradients depend on."""
+        if func in _PUTS and args[2].requires_grad:
+            self.data.count_selected(node_args[1] if isinstance(node_args[1], list) else node_args[1:2])
+        if func in EMBEDDINGS and args[0].requires_grad:
+            self.data.count_embedded(func, node_args, node_kwargs)
 
     def _record_with_default_dtype(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

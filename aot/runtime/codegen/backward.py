@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from aot.joint.joint import Segment
+from aot.joint.joint import Gradient, Segment
 from aot.runtime.codegen.writer import SourceWriter, write_gradient_parts, write_subclass
-from aot.runtime.plan import SegmentPlan
-from aot.runtime.saved_values import OUTSIDE_OF_AUTOGRAD, SaveStrategy
+from aot.runtime.plan import Plan, SegmentPlan
+from aot.runtime.saved_values import OUTSIDE_OF_AUTOGRAD, SaveStrategy, VersionCheck
 from aot.runtime.tangents import tangent_coercion
 from aot.torch_internals import autograd_graph
 
@@ -47,6 +47,20 @@ def write_forward(
     writer.indent -= 1
 
 
+def is_node_asked_by_wrapper(part: SegmentPlan, written: Collection[int], plan: Plan) -> bool:
+    """Whether the call asks the node of a part for something, or gives it more than it is made of."""
+    given = (
+        part.segment.shared
+        or part.segment.rebuilt_targets
+        or part.watched
+        or part.needs_history
+        or plan.numbers.every
+    )
+    resident = any(one.how in OUTSIDE_OF_AUTOGRAD for one in part.saved)
+    keeps = any(entrance.kept and entrance.value in written for entrance in part.segment.cotangent_inputs)
+    return bool(given or resident or keeps)
+
+
 def _donates(part: SegmentPlan) -> bool:
     return any(one.donated for one in part.saved)
 
@@ -66,130 +80,206 @@ def write_backward(
         written: the values that are written to arguments that get their history.
         numbers: the numbers of a call that are symbols.
     """
-    segment = part.segment
-    tangents = segment.tangents
-    writer.line(
-        f"def backward{number}(ctx, {', '.join(f'g{e}' for e in range(len(segment.cotangent_inputs)))}):"
-    )
-    writer.indent += 1
-    if numbers:
-        writer.line(f"{', '.join(numbers)}, = ctx.numbers")
-    if segment.failure is not None:
-        kind, text = segment.failure
-        writer.line("if g0 is not None:")
-        if segment.failing is not None:
-            writer.line(f"    fails({writer.literal(segment.failing)}, g0)")
-        writer.line(f"    raise {writer.name('error', kind)}({writer.literal(text)})")
-    several = len(set(tangents)) > 1
-    everything = (1 << len(tangents)) - 1
-    if several:
-        bits = [f"(g{e} is not None) << {j}" for j, e in enumerate(tangents)]
-        writer.line(f"given = {' | '.join(bits)}")
-    missing = "not given" if several else f"g{tangents[0]} is None" if tangents else ""
-    returning = f"    return (None,) * {1 + len(segment.gradients)}"
-    if missing and segment.idle:
-        writer.line(f"if {missing}:")
-        writer.line(returning)
-    if segment.frees and not part.saved:
-        writer.line("if ctx.spent:")
-        writer.line("    raise freed()")
-        writer.line("ctx.spent = not graph_is_retained()")
-    donates = _donates(part)
-    if donates:
-        writer.line("if ctx.spent:")
-        writer.line("    raise spent()")
-    for i, watch in enumerate(part.watched):
-        needed = f"runs(ctx, {segment.dead_targets}) and " if watch.only_for_dead_targets else ""
-        if watch.tangents is not None and (several or not segment.idle):
-            needed += f"given & {watch.tangents} and " if several else f"g{tangents[0]} is not None and "
-        writer.line(f"if {needed}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
-        said = f"modified(*ctx.watched[{i}])"
-        if watch.reason is not None:
-            said = f"RuntimeError({writer.literal(watch.reason)})"
-        writer.line(f"    raise {said}")
-    for i in range(len(part.needs_history)):
-        writer.line(f"if is_detached(ctx.attached[{i}]()):")
-        writer.line("    raise detached_in_place()")
-    inputs = [f"s{i}" for i in range(len(part.saved))]
-    extra = [f"s{one.position}" for one in part.own if one.position >= len(part.saved)]
-    if inputs or extra:
-        writer.line(f"{', '.join(inputs + extra)}, = ctx.{'kept' if part.stays else 'saved_tensors'}")
-    resident = [i for i, one in enumerate(part.saved) if one.how in OUTSIDE_OF_AUTOGRAD]
-    if resident:
-        writer.line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident, {part.stays})")
-    counted = [i for i, one in enumerate(part.saved) if one.how is SaveStrategy.LIVE and one.counted]
-    for i in counted:
-        writer.line(f"l{i}, s{i} = s{i}, s{i}.data")
-    if tangents and not (several or segment.runs_custom_function or segment.idle):
-        # (Its nodes run in eager, and check what they keep, although nothing comes of it.)
-        writer.line(f"if {missing}:")
-        writer.line(returning)
-    again = ""
-    if segment.results and tangents:
-        given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.cotangent_inputs)))
-        otherwise = " or not scripts_hold()" if runs_python else ""
-        if several and segment.needed:
+    _BackwardSource(writer, number, part, runs_python, written, numbers).write()
+
+
+class _BackwardSource:
+    """Writes the backward of one part: what it checks, what it unpacks, what it runs, and what it returns.
+
+    Attributes:
+        several: whether some gradients may come without others.
+        everything: the set of all tangents, as bits.
+        counted: the saved values whose version counter moves as the graph writes to them.
+        computes: whether gradients come of a graph.
+    """
+
+    def __init__(
+        self,
+        writer: SourceWriter,
+        number: int,
+        part: SegmentPlan,
+        runs_python: bool,
+        written: Collection[int],
+        numbers: Sequence[str],
+    ) -> None:
+        self.writer = writer
+        self.number = number
+        self.part = part
+        self.segment = part.segment
+        self.tangents = part.segment.tangents
+        self.several = len(set(self.tangents)) > 1
+        self.everything = (1 << len(self.tangents)) - 1
+        self.donates = _donates(part)
+        self.counted = [i for i, one in enumerate(part.saved) if one.how is SaveStrategy.LIVE and one.counted]
+        self.computes = bool(self.segment.results and self.tangents)
+        self._runs_python = runs_python
+        self._written = written
+        self._numbers = numbers
+
+    @property
+    def missing(self) -> str:
+        """A test that no gradient comes in; nothing where there can be none."""
+        if self.several:
+            return "not given"
+        return f"g{self.tangents[0]} is None" if self.tangents else ""
+
+    def write(self) -> None:
+        """Write all of it."""
+        line = self.writer.line
+        entrances = range(len(self.segment.cotangent_inputs))
+        line(f"def backward{self.number}(ctx, {', '.join(f'g{e}' for e in entrances)}):")
+        self.writer.indent += 1
+        if self._numbers:
+            line(f"{', '.join(self._numbers)}, = ctx.numbers")
+        self._write_failure()
+        if self.several:
+            bits = [f"(g{e} is not None) << {j}" for j, e in enumerate(self.tangents)]
+            line(f"given = {' | '.join(bits)}")
+        if self.segment.idle:
+            self._write_return_of_nothing()
+        self._write_checks()
+        inputs = self._write_unpacking()
+        if not (self.several or self.segment.runs_custom_function or self.segment.idle):
+            # (Its nodes run in eager, and check what they keep, although nothing comes of it.)
+            self._write_return_of_nothing()
+        again = self._write_retrace(inputs) if self.computes else ""
+        for one in self.part.own:
+            if one.position < len(self.part.saved):
+                line(f"s{one.position} = s{one.position}.detach()")
+        if self.computes:
+            inputs += _write_tangents(self.writer, self.part, self.several, again)
+        self._write_run(inputs)
+        results = [self._result(gradient) for gradient in self.segment.gradients]
+        line(f"return None, {''.join(r + ', ' for r in results or ['None'])}")
+        self.writer.indent -= 1
+
+    def _write_failure(self) -> None:
+        """Raise what eager's backward raises."""
+        if self.segment.failure is None:
+            return
+        kind, text = self.segment.failure
+        line, literal = self.writer.line, self.writer.literal
+        line("if g0 is not None:")
+        if self.segment.failing is not None:
+            line(f"    fails({literal(self.segment.failing)}, g0)")
+        line(f"    raise {self.writer.name('error', kind)}({literal(text)})")
+
+    def _write_return_of_nothing(self) -> None:
+        """Return no gradients where none comes in."""
+        if self.missing:
+            self.writer.line(f"if {self.missing}:")
+            self.writer.line(f"    return (None,) * {1 + len(self.segment.gradients)}")
+
+    def _write_checks(self) -> None:
+        """Raise where what is kept was freed, spent, written to or detached."""
+        line = self.writer.line
+        if self.segment.frees and not self.part.saved:
+            line("if ctx.spent:")
+            line("    raise freed()")
+            line("ctx.spent = not graph_is_retained()")
+        if self.donates:
+            line("if ctx.spent:")
+            line("    raise spent()")
+        for i, watch in enumerate(self.part.watched):
+            line(f"if {self._needed(watch)}ctx.watched[{i}][0]._version != ctx.watched[{i}][1]:")
+            said = f"modified(*ctx.watched[{i}])"
+            if watch.reason is not None:
+                said = f"RuntimeError({self.writer.literal(watch.reason)})"
+            line(f"    raise {said}")
+        for i in range(len(self.part.needs_history)):
+            line(f"if is_detached(ctx.attached[{i}]()):")
+            line("    raise detached_in_place()")
+
+    def _needed(self, watch: VersionCheck) -> str:
+        """A test, and what joins it to another one, whether a version is compared."""
+        needed = f"runs(ctx, {self.segment.dead_targets}) and " if watch.only_for_dead_targets else ""
+        if watch.tangents is None:
+            return needed
+        if self.several:
+            return f"{needed}given & {watch.tangents} and "
+        return needed if self.segment.idle else f"{needed}g{self.tangents[0]} is not None and "
+
+    def _write_unpacking(self) -> list[str]:
+        """Unpack what was saved; the names of what the graph takes of it."""
+        part, line = self.part, self.writer.line
+        inputs = [f"s{i}" for i in range(len(part.saved))]
+        extra = [f"s{one.position}" for one in part.own if one.position >= len(part.saved)]
+        if inputs or extra:
+            line(f"{', '.join(inputs + extra)}, = ctx.{'kept' if part.stays else 'saved_tensors'}")
+        resident = [i for i, one in enumerate(part.saved) if one.how in OUTSIDE_OF_AUTOGRAD]
+        if resident:
+            line(f"{', '.join(f's{i}' for i in resident)}, = once_more(ctx.resident, {part.stays})")
+        for i in self.counted:
+            line(f"l{i}, s{i} = s{i}, s{i}.data")
+        return inputs
+
+    def _write_retrace(self, inputs: list[str]) -> str:
+        """Return what the backward gives that is recorded again, where this one is not to be run; that."""
+        segment, tangents = self.segment, self.tangents
+        otherwise = " or not scripts_hold()" if self._runs_python else ""
+        if self.several and segment.needed:
             found = " and ".join(f"given & {mask}" for mask in segment.needed if mask)
             found = "" if 0 in segment.needed else f" and not ({found})"
-            otherwise += f" or given != {everything}{found}"
+            otherwise += f" or given != {self.everything}{found}"
         elif segment.runs_custom_function:
             otherwise += f" or g{tangents[0]} is None"
         ambient = "is_grad_enabled() or is_autocast() or is_deterministic() is not was_deterministic"
-        writer.line(f"if {ambient}{otherwise}:")
-        own = f"ctx.edges, {_write_owned_argument(part, written)}{', ctx.numbers' if numbers else ''}"
-        again = f"again{number}([{', '.join(inputs)}], [{given}], {own})"
+        self.writer.line(f"if {ambient}{otherwise}:")
+        given = ", ".join(f"g{e}" if e in tangents else "None" for e in range(len(segment.cotangent_inputs)))
+        own = _write_owned_argument(self.part, self._written)
+        own = f"ctx.edges, {own}{', ctx.numbers' if self._numbers else ''}"
+        again = f"again{self.number}([{', '.join(inputs)}], [{given}], {own})"
         again = f"(None, *{again}[:{len(segment.gradients)}])"
-        if counted:
-            again = f"having_written({again}, {''.join(f'l{i}, ' for i in counted)})"
-        writer.line(f"    return {again}")
-    for one in part.own:
-        if one.position < len(part.saved):
-            writer.line(f"s{one.position} = s{one.position}.detach()")
-    if segment.results and tangents:
-        inputs += _write_tangents(writer, part, several, again)
-    names = [f"d{result}" for g in segment.gradients for result in g.results]
-    if names:
+        if self.counted:
+            again = f"having_written({again}, {''.join(f'l{i}, ' for i in self.counted)})"
+        self.writer.line(f"    return {again}")
+        return again
+
+    def _write_run(self, inputs: list[str]) -> None:
+        """Run the graph, if there is one."""
+        names = [f"d{result}" for g in self.segment.gradients for result in g.results]
+        if not names:
+            return
+        line = self.writer.line
         spend = ""
-        if donates:
-            writer.line("ctx.spent = not (ctx.packed or graph_is_retained())")
+        if self.donates:
+            line("ctx.spent = not (ctx.packed or graph_is_retained())")
             spend = ", ctx.spent"
-        spend = spend if not numbers else f"{spend or ', False'}, numbers=ctx.numbers"
-        run = f"run_backward{number}([{', '.join(inputs)}]{spend})"
-        if several:
-            run += f" if given == {everything} else run_part{number}(given, [{', '.join(inputs)}]{spend})"
-        writer.line(f"results = {run}")
-        if donates:  # what is gone is freed by now, as eager says
-            writer.line("ctx.spent = False")
-        writer.line(f"if len(results) != {segment.results}:")
-        writer.line(f"    raise miscounted(results, {segment.results}, 'backward')")
-        writer.line(f"{', '.join(names)}, = results")
-    for i in counted if names else ():  # (a graph compiler need not count what it writes to)
-        writer.line(f"torch.autograd.graph.increment_version(l{i})")
-    results = []
-    shared = segment.shared
-    for gradient in segment.gradients:
+        spend = spend if not self._numbers else f"{spend or ', False'}, numbers=ctx.numbers"
+        given = f"[{', '.join(inputs)}]{spend}"
+        run = f"run_backward{self.number}({given})"
+        if self.several:
+            run += f" if given == {self.everything} else run_part{self.number}(given, {given})"
+        line(f"results = {run}")
+        if self.donates:  # what is gone is freed by now, as eager says
+            line("ctx.spent = False")
+        line(f"if len(results) != {self.segment.results}:")
+        line(f"    raise miscounted(results, {self.segment.results}, 'backward')")
+        line(f"{', '.join(names)}, = results")
+        for i in self.counted:  # (a graph compiler need not count what it writes to)
+            line(f"torch.autograd.graph.increment_version(l{i})")
+
+    def _result(self, gradient: Gradient) -> str:
+        """The expression of one gradient."""
         if not gradient.results:
-            results.append("None")
-            continue
+            return "None"
         result = f"d{gradient.results[0]}"
         if gradient.layout is not None and gradient.layout.meta is not None:
-            pairs = zip(gradient.results, gradient.layout.wheres, strict=True)
+            literal = self.writer.literal
             laid = [
-                f"tangent(d{k}, {writer.literal(where.size)}, {writer.literal(where.stride)})"
-                for k, where in pairs
+                f"tangent(d{k}, {literal(where.size)}, {literal(where.stride)})"
+                for k, where in zip(gradient.results, gradient.layout.wheres, strict=True)
             ]
-            ours = [f"ctx.shared[{shared.index(one)}]" for one in gradient.shared]
-            result = write_subclass(writer, gradient.layout.meta, laid, ours)
+            ours = [f"ctx.shared[{self.segment.shared.index(one)}]" for one in gradient.shared]
+            result = write_subclass(self.writer, gradient.layout.meta, laid, ours)
         elif gradient.viewed:
             result = f"(None if {result} is None else {result}.view_as({result}))"
         else:
-            for e in _write_tangents_laid_otherwise(segment):
+            for e in _write_tangents_laid_otherwise(self.segment):
                 result = f"(c{e} if {result} is g{e} else {result})"
-        if several and gradient.tangents != everything:
+        if self.several and gradient.tangents != self.everything:
             result = f"{result} if given & {gradient.tangents} else None"
-        results.append(result)
-    writer.line(f"return None, {''.join(r + ', ' for r in results or ['None'])}")
-    writer.indent -= 1
+        return result
 
 
 def _write_tangents(writer: SourceWriter, part: SegmentPlan, several: bool, again: str) -> list[str]:

@@ -7,13 +7,14 @@ of each segment's `autograd.Function`, which `backward` writes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from aot.analysis.effect_summary import (
     AliasRoot,
     ArgumentRoot,
     BaseRoot,
+    Change,
     Constant,
     FunctionViewRoot,
     IsRoot,
@@ -31,7 +32,7 @@ from aot.analysis.effect_summary import (
 from aot.capture.autograd.edge_targets import ArgumentEdge, CotangentEdge, OutputEdge, Target, WrittenEdge
 from aot.capture.memory.metadata_log import MetadataMutation
 from aot.capture.memory.view_ops import CreationMode
-from aot.runtime.codegen.backward import write_backward, write_forward
+from aot.runtime.codegen.backward import is_node_asked_by_wrapper, write_backward, write_forward
 from aot.runtime.codegen.writer import (
     GradModeTracker,
     SourceWriter,
@@ -46,7 +47,7 @@ from aot.runtime.codegen.writer import (
     write_subclass,
     write_view,
 )
-from aot.runtime.plan import Plan, SegmentPlan
+from aot.runtime.plan import Plan
 from aot.runtime.saved_values import OUTSIDE_OF_AUTOGRAD, SaveStrategy
 from aot.tensors.jagged_views import JaggedView
 
@@ -63,7 +64,7 @@ def generate(plan: Plan) -> tuple[str, dict[str, Any]]:
     for number, part in enumerate(plan.parts):
         write_backward(writer, number, part, plan.runs_python, written, plan.numbers.every)
         writer.line("")
-        write_forward(writer, number, part, written, _is_node_asked_by_wrapper(part, written, plan))
+        write_forward(writer, number, part, written, is_node_asked_by_wrapper(part, written, plan))
         writer.line("")
     _WrapperSource(writer, plan).write()
     return "\n".join(writer.lines) + "\n", writer.names
@@ -313,7 +314,7 @@ class _WrapperSource:
             for target in segment.second_order_targets
         ]
         given = f"b{number}, {tuple_text(results)}, {tuple_text(edges if segment.results else [])}"
-        if _is_node_asked_by_wrapper(self.plan.parts[number], self.recorded, self.plan):
+        if is_node_asked_by_wrapper(self.plan.parts[number], self.recorded, self.plan):
             self.writer.line(f"b{number} = [{given}]")
             given = f"b{number}"
         else:
@@ -398,50 +399,56 @@ class _WrapperSource:
 
     def _write_storage_effects(self, number: int) -> None:
         """Everything that happens to the arguments on one storage."""
-        writer, plan = self.writer, self.plan
+        plan, storages = self.plan, self.plan.storages
         self.late.add(number)
-        writes = [w for w in plan.writes if plan.storages[w.tensor] == number]
-        changes = [(i, change) for i, change in plan.changes if plan.storages[i] == number]
-        for write in writes:
-            if write.early and not write.tracked:
-                self._write_input_write(write)
-        required = [i for i in plan.begin_requires_grad if plan.storages[i] == number]
+        writes = [w for w in plan.writes if storages[w.tensor] == number]
+        changes = [(i, change) for i, change in plan.changes if storages[i] == number]
+        required = self._on_storage(number, plan.begin_requires_grad)
         noticed = {i for i, change in changes if change.mode is CreationMode.GRAD or not required}
-        for tensor, change in changes:
-            if tensor not in noticed:
-                write_change(writer, self.mode, f"t{tensor}", change)
-        for tensor in required:
-            for position, output in self.views.get(ViewTime.BEFORE_REQUIRES_GRAD, ()):
-                if output.required == tensor:
-                    self._view(position, output, self._write_root(plan.roots[output.root]))
-            writer.line(f"t{tensor}.requires_grad_()")
-        lost = [("requires_grad_(False)", tensor) for tensor in plan.end_requires_grad]
-        lost += [("detach_()", tensor) for tensor in plan.detached]
-        lost = [(name, tensor) for name, tensor in lost if plan.storages[tensor] == number]
+        lost = [("requires_grad_(False)", i) for i in self._on_storage(number, plan.end_requires_grad)]
+        lost += [("detach_()", i) for i in self._on_storage(number, plan.detached)]
         last = {output.required for _, output in self.views.get(ViewTime.BEFORE_RELEASE, ())}
         last.update(owner for _, owner in plan.pinned_views)
+        self._write_input_writes(w for w in writes if w.early and not w.tracked)
+        self._write_input_changes(change for change in changes if change[0] not in noticed)
+        for tensor in required:
+            self._write_requires_grad(tensor)
         for name, tensor in lost:
             if tensor not in last:
-                writer.line(f"t{tensor}.{name}")
-        for write in writes:
-            if write.early and write.tracked:
-                self._write_input_write(write)
-        for position, output in self.views.get(ViewTime.BEFORE_METADATA, ()):
-            root = plan.roots[output.root]
-            if isinstance(root, ArgumentRoot) and plan.storages[root.tensor] == number:
-                self._view(position, output, f"t{root.tensor}")
-        for tensor, change in changes:
-            if tensor in noticed:
-                write_change(writer, self.mode, f"t{tensor}", change)
-        for write in writes:
-            if not write.early:
-                self._write_input_write(write)
-        for tensor in plan.version_bumps_only:
-            if plan.storages[tensor] == number:
-                writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
+                self.writer.line(f"t{tensor}.{name}")
+        self._write_input_writes(w for w in writes if w.early and w.tracked)
+        self._write_views_before_metadata(number)
+        self._write_input_changes(change for change in changes if change[0] in noticed)
+        self._write_input_writes(w for w in writes if not w.early)
+        for tensor in self._on_storage(number, plan.version_bumps_only):
+            self.writer.line(f"torch.autograd.graph.increment_version(t{tensor})")
         for name, tensor in lost:
             if tensor in last:
                 self._write_requires_no_grad(tensor, name)
+
+    def _on_storage(self, number: int, tensors: Iterable[int]) -> list[int]:
+        return [tensor for tensor in tensors if self.plan.storages[tensor] == number]
+
+    def _write_views_before_metadata(self, number: int) -> None:
+        for position, output in self.views.get(ViewTime.BEFORE_METADATA, ()):
+            root = self.plan.roots[output.root]
+            if isinstance(root, ArgumentRoot) and self.plan.storages[root.tensor] == number:
+                self._view(position, output, f"t{root.tensor}")
+
+    def _write_input_writes(self, writes: Iterable[Write]) -> None:
+        for write in writes:
+            self._write_input_write(write)
+
+    def _write_input_changes(self, changes: Iterable[tuple[int, Change]]) -> None:
+        for tensor, change in changes:
+            write_change(self.writer, self.mode, f"t{tensor}", change)
+
+    def _write_requires_grad(self, tensor: int) -> None:
+        """Let an argument require grad, after the views that were taken before."""
+        for position, output in self.views.get(ViewTime.BEFORE_REQUIRES_GRAD, ()):
+            if output.required == tensor:
+                self._view(position, output, self._write_root(self.plan.roots[output.root]))
+        self.writer.line(f"t{tensor}.requires_grad_()")
 
     def _write_requires_no_grad(self, tensor: int, name: str) -> None:
         """Let an argument require no grad any more, of which there are views that lead to where it was."""
@@ -578,20 +585,6 @@ class _WrapperSource:
             if outside:
                 resident = ", ".join(write_resident(self.writer, one) for one in outside)
                 self.writer.line(f"b{number}[0].resident = packed([{resident}])")
-
-
-def _is_node_asked_by_wrapper(part: SegmentPlan, written: Collection[int], plan: Plan) -> bool:
-    """Whether the call asks the node of a part for something, or gives it more than it is made of."""
-    given = (
-        part.segment.shared
-        or part.segment.rebuilt_targets
-        or part.watched
-        or part.needs_history
-        or plan.numbers.every
-    )
-    resident = any(one.how in OUTSIDE_OF_AUTOGRAD for one in part.saved)
-    keeps = any(entrance.kept and entrance.value in written for entrance in part.segment.cotangent_inputs)
-    return bool(given or resident or keeps)
 
 
 def _root_of(write: Write) -> str:
