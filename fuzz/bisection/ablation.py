@@ -64,9 +64,10 @@ def run_scripts(scripts: Sequence[str], *, limit: float = RUN_SECONDS) -> list[E
 
 
 def least_layer(endings: Mapping[str, Ending]) -> tuple[str, str]:
-    """The layer that the first wrong backend adds, and its label in PyTorch's triage; ("", "") if all are right.
+    """The layer that the first wrong backend adds, and its label in PyTorch's triage.
 
-    Only a failed assertion counts as wrong, because another exception is another difference.
+    Both are "" if no backend is wrong. Only a failed assertion counts as wrong, because another exception is
+    another difference.
 
     >>> right, wrong = Ending("exit 0"), Ending("raises AssertionError")
     >>> least_layer({"eager": right, "aot_eager": wrong, "inductor": wrong})
