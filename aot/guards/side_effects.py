@@ -99,8 +99,8 @@ class SideEffects:
     put_back: list[Callable[[], None]] = field(default_factory=list)
 
     def with_side_effects(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `call` so that it makes these changes when it returns. If they are made already, it undoes them
-        when it is refused for its values."""
+        """Wrap `call` so that it makes these changes when it returns. If they are made already, it undoes
+        them when it is refused for its values."""
         if self.once:
             return self._taken_back_if_refused(call)
         if not self.effects:
@@ -214,8 +214,8 @@ class Snapshot:
     def _settle_copied_scalars(
         self, found: dict[tuple[int, GuardKind, Any], Callable[[], None] | None]
     ) -> None:
-        """Put plain values where a recording value was copied to. An instance gets an attribute of its own when
-        that of its class is updated."""
+        """Put plain values where a recording value was copied to. An instance gets an attribute of its own
+        when that of its class is updated."""
         places = {id(noted): place for place, (_, _, noted, _) in self._noted.items()}
         for holder, before in self._held.values():
             if isinstance(holder, (Variables, Entries, Items)) and holder.differs(before):
