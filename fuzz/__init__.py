@@ -1,4 +1,16 @@
-"""Programs that mutate and alias, generated, run under a compiler and under eager, compared and reduced."""
+"""Fuzz: generate programs that mutate and alias, run them under a compiler and under eager, and compare.
+
+In: a compiler. Out: reduced programs on which it differs from eager. Packages in reading order:
+
+- `ir`, `program`: a program as data, and as Python source.
+- `operators`, `abstract`: what each operator does, and what eager does with a program, without running it.
+- `generate`, `features`: random programs, and the names of what is hard about them.
+- `targets`, `execute`: compilers under test, and one case on one of them.
+- `campaign`, `reduce`, `minify`: many cases; a smaller program; a smaller function of a user's.
+- `corpus`, `repro`, `report`: recorded cases, scripts that show them, and reports.
+- `bisection`, `probe`, `diagnosis`: since when, what a target supports, and whether the installation works.
+- `cli`, `commands`: the command line.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +47,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for: `aotfuzz --help` needs none of them."""
+    """Import a public name when it is first used, because `aotfuzz --help` needs none of them."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

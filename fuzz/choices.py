@@ -1,9 +1,9 @@
-"""Where the generator's choices come from: a seeded PRNG for campaigns, Hypothesis for tests.
+"""Choices: the source of the generator's choices: a seeded PRNG for campaigns, Hypothesis for tests.
 
-The generator is written once, against `Choices`. A campaign hands it `SeededChoices`, which is fast and gives
-the same program for the same (seed, index) on every machine; a Hypothesis strategy hands it
-`HypothesisChoices`, so that a failing example shrinks. Smaller integers and earlier items are the simpler
-ones: Hypothesis shrinks towards them, so a caller lists the plain alternative first.
+The generator is written once, against `Choices`. A campaign gives it `SeededChoices`, which is fast, and
+gives the same program for the same (seed, index) on every machine. A Hypothesis strategy gives it
+`HypothesisChoices`, so that a failing example shrinks. Smaller integers and earlier items are simpler:
+Hypothesis shrinks towards them, so a caller lists the plain alternative first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Choices(Protocol):
-    """What the generator may ask for."""
+    """The choices that the generator makes."""
 
     def integer(self, lo: int, hi: int) -> int:
         """An integer in [lo, hi], both included."""
@@ -31,10 +31,10 @@ class Choices(Protocol):
 
 
 class SeededChoices:
-    """Choices of a campaign: equal (seed, index) give equal choices on every Python and every machine.
+    """The choices of a campaign: equal (seed, index) give equal choices on every Python and every machine.
 
-    The state comes from `random.Random(str)`, which hashes the text with SHA-512, and every answer is made
-    of `random()` alone: these two are the parts of the `random` module that promise to stay the same.
+    The state comes from `random.Random(str)`, which hashes the text with SHA-512. Every answer is made from
+    `random()` only. These two are the parts of the `random` module that are guaranteed to stay the same.
 
     >>> Random(7, 0).integer(0, 9) == Random(7, 0).integer(0, 9)
     True
@@ -59,9 +59,9 @@ Random = SeededChoices  # the name that programs outside of this project know
 
 
 class HypothesisChoices:
-    """Choices of a Hypothesis test: every answer is one draw, so Hypothesis replays and shrinks them.
+    """The choices of a Hypothesis test. Each is one draw, so that Hypothesis can replay and shrink it.
 
-    `draw` is what `hypothesis.strategies.composite` hands to its function (or `data.draw`).
+    `draw` is the argument of a function under `hypothesis.strategies.composite`, or `data.draw`.
     """
 
     __slots__ = ("_draw",)
@@ -76,6 +76,6 @@ class HypothesisChoices:
         return items[self.integer(0, len(items) - 1)]
 
     def chance(self, probability: float) -> bool:
-        # Sixteenths: Hypothesis has no weighted boolean, and the largest draw is its least simple one. What
-        # is rare stays possible.
+        # Sixteenths, because Hypothesis has no weighted boolean. The largest draw is its least simple one.
+        # A rare choice stays possible.
         return self._draw(st.integers(0, 15)) >= 16 - max(round(probability * 16), probability > 0)

@@ -1,15 +1,22 @@
-"""The command line: what can be asked for. What is done about it is in `fuzz.commands`.
+"""CLI: the command line's options. `fuzz.commands` has what each subcommand does.
 
-Exit status 0 means that it ran and nothing is new, 1 that something is (for `run`: a bucket that is no known
-issue; for `compare`: something that appeared or changed; for `replay` and `reduce`: something is not as its
-file says; for `doctor`: something is missing or wrong), 2 that the request or the set-up was wrong, 3 that
-nothing is new and a known issue no longer reproduces, 130 that a Ctrl-C ended it at once (in a campaign the
-second one; the first has it report what there is). With `--json` the last line of stdout is one JSON object
-and everything else goes to stderr. Nothing heavy is imported here.
+Exit status 0 means that the command ran and found nothing new. The others are:
+
+- 1: something is new. For `run` it is a bucket that is no known issue, for `compare` something that appeared
+  or changed, for `replay` and `reduce` a case that is not as its file says, for `doctor` something missing or
+  wrong.
+- 2: the request or the set-up was wrong.
+- 3: nothing is new, and a known issue no longer reproduces.
+- 130: a Ctrl-C ended it at once. In a campaign that is the second one; after the first it reports its
+  findings.
+
+With `--json` the last line of stdout is one JSON object, and everything else goes to stderr.
 
     aotfuzz run --target torch-aot-eager --seconds 120 --seed 0
     aotfuzz compare --python old/bin/python --python new/bin/python --target torch-aot-eager
     aotfuzz replay corpus --target aot
+
+Invariant: nothing heavy is imported here.
 """
 
 from __future__ import annotations
@@ -32,7 +39,7 @@ _JOBS = "worker processes, on each node of a cluster (default: the cores; at mos
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line (by default the process's own) and give its exit status."""
+    """Run one command line, by default the process's own, and return its exit status."""
     options = _command_line_parser().parse_args(arguments)
     module, _, name = options.command.partition(":")
     command: Callable[[argparse.Namespace], int] = getattr(
@@ -487,7 +494,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _device(text: str) -> str:
-    names = {"cpu": "cpu", "cuda": "cuda", "cpu,cuda": "both", "both": "both"}  # as fuzz.ir.nodes calls them
+    names = {"cpu": "cpu", "cuda": "cuda", "cpu,cuda": "both", "both": "both"}  # the names of fuzz.ir.nodes
     if text not in names:
         raise argparse.ArgumentTypeError(f"{text!r} is none of cpu, cuda and cpu,cuda")
     return names[text]

@@ -1,8 +1,8 @@
-"""What can go wrong around a fuzzing run: one exception class for each reason.
+"""Errors: one exception class for each reason why a fuzzing run fails.
 
-All of them are mistakes or circumstances that a user can act on (a misspelt target, a damaged corpus file,
-a full disk), so the command line prints their text without a traceback and exits with status 2. Differences
-between eager and a target are never exceptions: they are findings.
+All are mistakes or circumstances that a user can act on, such as a misspelt target, a damaged corpus file or
+a full disk. So the command line prints their text without a traceback and exits with status 2.
+Invariant: differences between eager and a target are findings, never exceptions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fuzz.safe_text import one_line
 
 
 class FuzzError(Exception):
-    """Base class: the text says what was wrong, where, and what to do."""
+    """The base class. The text says what was wrong, where, and what to do."""
 
 
 class TargetError(FuzzError):
@@ -28,7 +28,7 @@ class CorpusError(FuzzError):
     """
 
     def __init__(self, file: Path, place: str, what: str, hint: str = "") -> None:
-        """`place` is the position inside the document ("" for the whole file)."""
+        """`place` is the position in the document ("" for the whole file)."""
         self.file = file
         self.place = place
         self.what = what
@@ -38,7 +38,7 @@ class CorpusError(FuzzError):
 
 
 class CapabilityFileError(FuzzError):
-    """A capability file cannot be read, or says what no such file says.
+    """A capability file cannot be read, or has an unknown entry.
 
     >>> str(CapabilityFileError(Path("mine.toml"), "dtype.float31", "no such trait", "float32 is one"))
     'mine.toml: at dtype.float31: no such trait (float32 is one)'
@@ -60,7 +60,7 @@ class PoolError(FuzzError):
 
 
 class WorkersLost(PoolError):
-    """What workers come from, a fork server or a cluster's scheduler, has died under a campaign."""
+    """The source of workers, which is a fork server or a cluster's scheduler, has died during a campaign."""
 
 
 class ConfigurationError(FuzzError):
@@ -89,15 +89,15 @@ class CommitsError(FuzzError):
 
 
 class MinifyError(FuzzError):
-    """Base class of what keeps a function of the user's own from being made smaller."""
+    """The base class of reasons why a user's function cannot be made smaller."""
 
 
 class FunctionRaises(MinifyError):
-    """The function raises in eager: there is nothing that a compiler could be held against."""
+    """The function raises in eager, so there is nothing to compare a compiler with."""
 
 
 class NoDifference(MinifyError):
-    """The target does what eager does, as far as can be told, or refuses the function on purpose.
+    """The target does what eager does, as far as can be determined, or refuses the function on purpose.
 
     `proves_nothing` says that it refuses, or that eager's own numbers are noise.
     """
@@ -108,14 +108,15 @@ class NoDifference(MinifyError):
 
 
 class CannotRecord(MinifyError):
-    """The function does, gets or returns something that cannot be written down as calls of torch's
-    functions."""
+    """The function does, gets or returns something that cannot be written as calls of torch's functions."""
 
 
 class RecordingDiffers(MinifyError):
-    """The calls that were recorded do not do what the function does: something of it was not seen."""
+    """The recorded calls do not do what the function does, because some of its effects were not seen."""
 
 
 class DifferenceLost(MinifyError):
-    """The target differs on the function, and not, or otherwise, on the calls that were recorded of it:
-    what it gets wrong is in what surrounds them."""
+    """The target differs on the function, but not, or in another way, on its recorded calls.
+
+    Its mistake is in the code around the calls.
+    """

@@ -1,14 +1,13 @@
-"""Other Python interpreters, each with a torch of its own, that run this aotfuzz.
+"""Interpreters: other Python interpreters, each with its own torch, that run this aotfuzz.
 
-Such an interpreter gets the packages `aot`, `oracles` and `fuzz` from a copy of them, by its import path, and
-everything else from its own environment. It needs torch and, unless only torch is asked for, the dependencies
-of aotfuzz.
+Such an interpreter imports the packages `aot`, `oracles` and `fuzz` from a copy of them, and everything else
+from its own environment. It needs torch and, unless only torch is used, the dependencies of aotfuzz.
 
     interpreter = find_interpreter("venv-2.15/bin/python")
     interpreter.torch  # "2.15.0+cpu"
     interpreter.run(["-m", "fuzz.cli", "replay", "corpus", "--json"], limit=600)
 
-Invariant: what an interpreter says is read as JSON; no code of it runs in this process.
+Invariant: answers of an interpreter are read as JSON; none of its code runs in this process.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ PACKAGES = ("aot", "fuzz", "oracles")
 OLDEST_PYTHON = (3, 11)
 # An import of torch from a cold disk takes a minute.
 ANSWER_SECONDS = 300.0
-# The line of an answer begins with it: torch, or what it imports, may print before and after.
+# An answer's line begins with it, because torch or its imports may print other lines.
 ANSWER_MARK = "aotfuzz-answer: "
 
-# It runs under any Python 3, so that an old one can say that it is old.
+# It runs under any Python 3, so that an old one can report its version.
 _PROBE = """
 import json, sys
 sys.path[:] = [place for place in sys.path if place]  # a folder named torch here is none that is installed
@@ -62,15 +61,15 @@ except BaseException as error:
     found["error"] = type(error).__name__ + ": " + str(error)
 print("\\n" + "aotfuzz-answer: " + json.dumps(found))
 """
-# Compiled modules are of one version of Python, and the Python files are the same programs.
+# Compiled modules belong to one version of Python, and the Python files do the same.
 _LEFT_BEHIND = shutil.ignore_patterns("__pycache__", "*.pyc", "*.so", "*.pyd")
-# What `importlib.metadata` reads of an installed package: its version, and the targets that it registers.
+# The files that `importlib.metadata` reads: for the version, and for registered targets.
 _METADATA = (("METADATA", "METADATA"), ("PKG-INFO", "METADATA"), ("entry_points.txt", "entry_points.txt"))
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of a process: its exit status, None if it ran past its limit, and what it printed."""
+    """The result of a process: its exit status, None if it exceeded its limit, and its output."""
 
     status: int | None
     stdout: str
@@ -78,14 +77,14 @@ class Ran:
 
     @property
     def last_words(self) -> str:
-        """The last line that it printed, to stderr if there is one."""
+        """The last line that it printed, to stderr if there is any."""
         lines = [line for line in f"{self.stdout}\n{self.stderr}".splitlines() if line.strip()]
         return one_line(lines[-1].strip()) if lines else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python interpreter: its file, its version and that of its torch."""
+    """A Python interpreter: its file, its version, and the version of its torch."""
 
     python: Path
     version: str
@@ -99,10 +98,10 @@ class Interpreter:
         folder: Path | None = None,
         changes: Mapping[str, str] | None = None,
     ) -> Ran:
-        """Run it with command-line arguments in a folder, for at most `limit` seconds.
+        """Run the interpreter with command-line arguments in a folder, for at most `limit` seconds.
 
-        It imports this aotfuzz; a PYTHONPATH among the changes to the environment comes before. At the limit
-        the process is killed together with the processes that it started.
+        It imports this aotfuzz. A PYTHONPATH in `changes` to the environment comes before that. At the limit
+        the process is killed with the processes that it started.
 
         Raises:
             InterpreterError: there is no room for the copy of aotfuzz that it imports.
@@ -112,9 +111,9 @@ class Interpreter:
 
 
 def find_interpreter(name: str | Path, *, torch_only: bool = False) -> Interpreter:
-    """The interpreter of that path or name on PATH, once it has imported its torch.
+    """Find an interpreter by its path, or its name on PATH, and import its torch.
 
-    With `torch_only`, neither its version nor the dependencies of aotfuzz are looked at.
+    With `torch_only`, neither its version nor the dependencies of aotfuzz are checked.
 
     Raises:
         InterpreterError: there is none, it cannot import torch, is older than `OLDEST_PYTHON`, or lacks
@@ -149,7 +148,7 @@ def find_interpreter(name: str | Path, *, torch_only: bool = False) -> Interpret
 
 
 def _interpreter_path(name: str | Path) -> Path:
-    """The file, not what a link leads to: a virtual environment is known by where its link lies."""
+    """The file, without following links: the place of its link identifies a virtual environment."""
     found = shutil.which(name)
     if found is None:
         hint = f"; did you mean {name}/bin/python?" if (Path(name) / "bin" / "python").exists() else ""
@@ -162,12 +161,12 @@ def _is_met(needed: Requirement, version: str | None) -> bool:
         return False
     try:
         return needed.specifier.contains(Version(version), prereleases=True)
-    except InvalidVersion:  # of a package that was built by hand: it is there
+    except InvalidVersion:  # a package that was built by hand may have such a version
         return True
 
 
 def dependencies() -> tuple[Requirement, ...]:
-    """What aotfuzz depends on besides torch, without extras; nothing where it is not installed."""
+    """The dependencies of aotfuzz besides torch, without extras; none if it is not installed."""
     try:
         texts = importlib.metadata.requires(NAME) or []
     except importlib.metadata.PackageNotFoundError:

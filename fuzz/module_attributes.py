@@ -1,4 +1,4 @@
-"""What a user names as `package.module:attribute`, found with the current folder importable.
+"""Module attributes: load what a user names as `package.module:attribute`, from the current folder too.
 
 load_attribute("target 'mine:compile'", "mine:compile", TargetError)
 """
@@ -16,7 +16,7 @@ from oracles.object_names import class_name, message_of
 
 
 def load_attribute(what: str, path: str, error_class: type[FuzzError]) -> Any:
-    """What `package.module:attribute` leads to; the current folder is importable, as it is for `python -m`.
+    """Load `package.module:attribute`. The current folder is importable, as for `python -m`.
 
     Raises an `error_class`, which begins with `what`, if there is no such module or attribute, or if the
     module fails.
@@ -36,7 +36,7 @@ def load_attribute(what: str, path: str, error_class: type[FuzzError]) -> Any:
         raise error_class(f"{what}: importing {module_name} failed: {message_of(error)}") from error
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # (a script, say, that ends with sys.exit())
+    except BaseException as error:  # for example a script that ends with sys.exit()
         said = f"{class_name(type(error))}: {message_of(error)}"
         raise error_class(f"{what}: importing {module_name} failed: {said}") from error
     for part in attribute.split("."):
@@ -48,7 +48,7 @@ def load_attribute(what: str, path: str, error_class: type[FuzzError]) -> Any:
 
 
 def make_current_folder_importable() -> str:
-    """Have modules of the current folder found, as they are for `python -m`; its path."""
+    """Make modules of the current folder importable, as for `python -m`, and return its path."""
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)

@@ -1,10 +1,10 @@
-"""Patterns in which `*` stands for anything, and every other character for itself."""
+"""Patterns: texts in which `*` stands for anything, and every other character for itself."""
 
 from __future__ import annotations
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a text is what a pattern says.
+    """Whether a text matches a pattern.
 
     >>> matches("errors/*: timeout", "errors/call: timeout"), matches("a[b]", "ab")
     (True, False)
@@ -13,7 +13,8 @@ def matches(pattern: str, text: str) -> bool:
     if not others:
         return pattern == text
     *between, last = others
-    # Each piece where it comes first: a stranger's pattern takes no longer, as a regular expression may.
+    # Each piece matches at its first place. A regular expression could take very long for a stranger's
+    # pattern.
     at, end = len(first), len(text) - len(last)
     if at > end or not (text.startswith(first) and text.endswith(last)):
         return False

@@ -1,8 +1,8 @@
-"""Text of strangers made harmless: for a terminal, a file, a comment in a script, a shell.
+"""Safe text: make text of strangers harmless for a terminal, a file, a comment in a script, or a shell.
 
-A target's exception, a corpus file and the name of a file may hold any characters: terminal escapes, marks
-that turn the direction of writing, halves of surrogate pairs that no encoding has. What is not printable is
-written as Python's escape of it, so that it is seen and does nothing.
+A target's exception, a corpus file or a file name may have any characters: terminal escapes, marks that
+change the direction of writing, or lone surrogates. A character that is not printable becomes Python's escape
+of it, which is visible and does nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def one_line(text: str) -> str:
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """Text on one line, cut to so many characters in its middle: what tells it apart may stand at its end.
+    """Text on one line, cut in its middle to `width` characters, because its end may distinguish it.
 
     >>> shorten_middle("values/out elements/alias + clone/a a~", 24)
     'values/out ... one/a a~'
@@ -53,7 +53,7 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 def shell_command(*words: str | Path) -> str:
-    """A command line that a reader may copy: each word is one word of the shell, whatever is in it.
+    """A command line that a reader may copy. Each word is one word of the shell, whatever is in it.
 
     >>> shell_command("aotfuzz", "resume", Path("a b"))
     "aotfuzz resume 'a b'"

@@ -1,4 +1,4 @@
-"""Ranges of torch versions in the corpus: what is written there of one version may not hold of another."""
+"""Torch versions: ranges of versions in corpus files, for entries that do not hold for all versions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from packaging.version import Version
 
 
 def version_range_error(versions: str) -> str | None:
-    """What is wrong with a range; None if it is one.
+    """The error of a range, or None.
 
     >>> version_range_error(">=2.12,<2.14"), version_range_error("new")
     (None, "Invalid specifier: 'new'")
@@ -20,7 +20,7 @@ def version_range_error(versions: str) -> str | None:
 
 
 def includes(versions: str, torch: str) -> bool:
-    """Whether a version of torch, of whatever build, is in a range. The empty range has all.
+    """Whether a version of torch, of any build, is in a range. The empty range has all versions.
 
     >>> includes(">=2.12", "2.13.0+cpu"), includes(">=2.12", "2.11.0+cu130"), includes("", "2.11.0")
     (True, False, True)

@@ -1,6 +1,7 @@
-"""What eager says to a statement: at once, later, or nothing because its result is undefined.
+"""Eager rules: whether eager raises at a statement, raises later, or has an undefined result.
 
-Each function gives a reason in words, or None; nothing changes.
+In: a statement on abstract tensors (`AbstractCall`). Out: a reason in words, or None.
+Invariant: the functions change nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def eager_error_now(use: AbstractCall) -> str | None:
             return "the tensor written to was made under inference mode"
         if row.writes and row.expanded is not Expanded.UNDEFINED:
             written = _written(use, number)
-            # What fills is done by copying where the tensor is lazily conjugated or negated.
+            # If the tensor is lazily conjugated or negated, eager fills it by a copy.
             refused = row.expanded is Expanded.REFUSED or written.conj or written.neg
             if refused and written.stride is not None and overlaps_itself(written):
                 return "the tensor written to is expanded"
@@ -75,8 +76,10 @@ def eager_error_now(use: AbstractCall) -> str | None:
 
 
 def not_generated(use: AbstractCall) -> str | None:
-    """Why no program registers this hook, has this tensor keep its gradient, sets the grad mode here, calls
-    this custom function, touches Python state here or wraps this tensor, or None."""
+    """Why no program has this statement, or None.
+
+    It is about hooks, `retain_grad`, the grad mode, custom functions, Python state, and wrapper subclasses.
+    """
     if use.row.kind is Kind.MODE:
         if use.contained or use.inference:
             return "the grad mode is set where it is put back, or means nothing"
@@ -84,7 +87,7 @@ def not_generated(use: AbstractCall) -> str | None:
     if use.row.kind is Kind.PYTHON:
         return _unfit_python(use)
     if use.row.kind is Kind.FUNCTION:
-        # A custom function above it would make zeros of the gradient that is missing, in eager alone.
+        # A custom function above it would replace the missing gradient by zeros, only in eager.
         if any(t.requires_grad and (t.grad_fn or t.base is not None) for t in use.tensors[1:]):
             return "an operand that gets no gradient has a history"
         return None
@@ -100,10 +103,10 @@ def not_generated(use: AbstractCall) -> str | None:
     if use.repeated or use.inference or not tensor.requires_grad:
         return "the tensor has no gradient to hook"
     if tensor.base is not None and tensor.born != tensor.clock.version:
-        # Eager crashes (torch 2.13): the view's history is made anew when the hook is registered.
+        # Eager crashes (torch 2.13), because it rebuilds the view's history when the hook is registered.
         return "the tensor hooked is a view of what was written to since"
     if use.row.kind is Kind.RETAIN and tensor.several:
-        # Where it is written to then, eager crashes as well.
+        # If it is written to afterwards, eager crashes too.
         return "a tensor that is to keep its gradient is one of several results"
     return None
 
@@ -160,12 +163,12 @@ def eager_error_later(use: AbstractCall, kept: SavedForBackward) -> str | None:
 
 
 def _sizes_differ(use: AbstractCall) -> bool:
-    """Whether a change of metadata gives another size."""
+    """Whether a change of metadata changes the size."""
     return use.row.rule(use.metas, use.attributes)[0].meta.size != use.metas[0].size
 
 
 def _saved_operand_error(use: AbstractCall, number: int, kept: SavedForBackward) -> str | None:
-    """Why eager raises later where the version counter of an operand moves, or None."""
+    """Why eager raises later because the version counter of an operand moves, or None."""
     row, tensors = use.row, use.tensors
     target = tensors[number]
     for memory, clock, version, _ in kept.saved:
@@ -177,7 +180,7 @@ def _saved_operand_error(use: AbstractCall, number: int, kept: SavedForBackward)
             return "a view whose history cannot be made anew would be stale"
     if use.grad and row.differentiable:
         for which, when in row.saves:
-            # What is kept of the target itself is cloned first; of another name for it, it is not.
+            # Autograd clones the written tensor before it saves it, but no other tensor with its counter.
             if not isinstance(which, int) or which == number or tensors[which].clock is not target.clock:
                 continue
             if any(tensors[i].requires_grad for i in when):
@@ -186,7 +189,7 @@ def _saved_operand_error(use: AbstractCall, number: int, kept: SavedForBackward)
 
 
 def corrupts_saved(use: AbstractCall, kept: SavedForBackward) -> bool:
-    """Whether what a backward needs is changed without autograd's noticing: undefined gradients."""
+    """Whether a saved tensor is changed without autograd's notice, so that gradients are undefined."""
     row = use.row
     if not row.writes and row.change is None:
         return False
@@ -260,11 +263,11 @@ def _lazy(meta: Meta) -> bool:
 
 
 def _overlaps_partially_in_eager(one: Meta, other: Meta) -> bool:
-    """Whether two tensors on one storage are such that eager sees that they overlap, and are not the same."""
+    """Whether eager notices that two tensors on one storage overlap and are not the same."""
     if one.dtype != other.dtype or one.stride is None or other.stride is None:
         return False
     if _lazy(one) or _lazy(other):
-        return False  # most operators copy what is lazily conjugated or negated, and then see no overlap
+        return False  # most operators copy a lazily conjugated or negated tensor, and then see no overlap
     if 0 in one.size or not (is_dense(one.size, one.stride) and is_dense(other.size, other.stride)):
         return False
     if one.offset >= other.offset + prod(other.size) or other.offset >= one.offset + prod(one.size):
@@ -273,7 +276,7 @@ def _overlaps_partially_in_eager(one: Meta, other: Meta) -> bool:
 
 
 def unmodelled_inference(use: AbstractCall, outcome: tuple[Result, ...]) -> str | None:
-    """Why it is not known what a statement does under inference mode, or with tensors made there, or None."""
+    """Why the effect of a statement with inference mode or inference tensors is not modelled, or None."""
     row, tensors = use.row, use.tensors
     recast = any(link is Aliasing.DETACHED and meta.dtype != tensors[0].meta.dtype for meta, link in outcome)
     if recast or row.defines or row.change in SILENT or row.change in MOVES:
@@ -286,7 +289,7 @@ def unmodelled_inference(use: AbstractCall, outcome: tuple[Result, ...]) -> str 
 
 
 def unmodelled_wrapper(use: AbstractCall, outcome: tuple[Result, ...]) -> str | None:
-    """Why it is not known what a statement does with wrapper subclasses, or None."""
+    """Why the effect of a statement on wrapper subclasses is not modelled, or None."""
     row, target = use.row, use.target
     if any(meta.dtype in COMPLEX for meta in (*use.metas, *(meta for meta, _ in outcome))):
         return "eager overlooks the conj bits of what a wrapper subclass is made of (torch 2.13)"
@@ -325,7 +328,7 @@ def _grows(before: Meta, after: Meta) -> bool:
 
 
 def _written(use: AbstractCall, number: int) -> Meta:
-    """The elements of an operand that a row writes."""
+    """The part of an operand to which a row writes."""
     return use.tensors[number].meta if use.row.fills is None else use.row.fills(use.metas, use.attributes)
 
 

@@ -1,4 +1,6 @@
-"""A program's statements followed on an `AbstractState`, as its calls come by them; nothing runs."""
+"""Interpret: follow a program's statements on an `AbstractState`, in the order in which its calls run
+them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ from fuzz.operators.row import Size
 
 
 def initial_state(program: Program) -> AbstractState:
-    """What is known of a program's tensors before its first statement."""
+    """The state before a program's first statement."""
     scenario = program.scenario
     state = AbstractState(scenario.grad, scenario.inference, scenario.autocast)
     for storage in program.storages:
@@ -58,7 +60,11 @@ def initial_state(program: Program) -> AbstractState:
 
 
 def check_module(program: Program, place: str) -> None:
-    """Raise `ProgramError` if a module holds in some call what it cannot hold as that."""
+    """Check that a module can hold what it holds in each call.
+
+    Raises:
+        ProgramError: it cannot.
+    """
     module = program.module
     if module is not None and module.training is not None:
         argument = program.arguments[int(module.training[1:])]
@@ -70,9 +76,10 @@ def check_module(program: Program, place: str) -> None:
 def interpret_statement(
     state: AbstractState, index: int, statement: Statement, blocks: Sequence[Block] = ()
 ) -> None:
-    """Take a state over statement number `index` of a program with these blocks. Nothing runs.
+    """Apply statement number `index` of a program with these blocks to a state.
 
-    Raises `ProgramError` if the statement does not fit.
+    Raises:
+        ProgramError: the statement does not fit.
     """
     row = OPERATORS[statement.operator]
     try:
@@ -84,7 +91,7 @@ def interpret_statement(
 
 
 def final_state(program: Program) -> AbstractState:
-    """What is known of a program's tensors after its last statement."""
+    """The state after a program's last statement."""
     state = initial_state(program)
     for i, statement in executed_statements(program):
         interpret_statement(state, i, statement, program.blocks)
@@ -95,10 +102,12 @@ Sizes = dict[int, Size]
 
 
 def literal_sizes(program: Program) -> Sizes:
-    """The sizes that the text of each statement has as numbers, of a program of one call.
+    """The sizes that the text of each statement has as numbers, for a program of one call.
 
-    Each time that the statement runs, and in later calls, they must be equal. Raises ProgramError where they
-    are not, and for a statement that does not fit.
+    They must be equal each time that the statement runs, and in later calls.
+
+    Raises:
+        ProgramError: they are not equal, or a statement does not fit.
     """
     if not any(OPERATORS[statement.operator].sized for statement in program.statements):
         return {}
@@ -107,9 +116,12 @@ def literal_sizes(program: Program) -> Sizes:
 
 
 def sizes_if_taken(program: Program) -> Sizes:
-    """The sizes in the text of what the first call does not come by.
+    """The sizes in the text of statements that the first call does not run.
 
-    That is part of the text, too, and has to fit the first call's arguments: ProgramError where it does not.
+    They are in the text too, and must fit the first call's arguments.
+
+    Raises:
+        ProgramError: they do not fit.
     """
     sizes: Sizes = {}
     for number, other in untaken_arms(program):
@@ -121,7 +133,7 @@ def sizes_if_taken(program: Program) -> Sizes:
 
 
 def _interpret_first_call(state: AbstractState, program: Program) -> Sizes:
-    """Take the state over all of the first call; the sizes in the text of what it comes by."""
+    """Apply the first call to the state. Returns the sizes in the text of its statements."""
     sizes: Sizes = {}
     for count, (i, statement) in enumerate(executed_statements(program), start=1):
         if count > MAX_EXECUTED:
@@ -133,7 +145,7 @@ def _interpret_first_call(state: AbstractState, program: Program) -> Sizes:
 
 
 def merge_sizes(known: Sizes, found: Sizes) -> None:
-    """Add sizes in the text of statements to what is known of them."""
+    """Add the sizes of statements to known ones."""
     for number, size in found.items():
         if known.setdefault(number, size) != size:
             raise ProgramError(
@@ -142,7 +154,11 @@ def merge_sizes(known: Sizes, found: Sizes) -> None:
 
 
 def check_values(program: Program) -> Sizes:
-    """The sizes in the text that the first call comes by; ProgramError where it cannot be made."""
+    """The sizes in the text of statements that the first call runs.
+
+    Raises:
+        ProgramError: the call cannot be made.
+    """
     state = initial_state(program)
     sizes = _interpret_first_call(state, program)
     if state.undefined:
@@ -170,7 +186,9 @@ def check_values(program: Program) -> Sizes:
 
 
 def check_blocks(program: Program) -> None:
-    """That statements lie in blocks as they may, and that branches ask for Python values in each call."""
+    """Check that the statements of a block are together, and that branches depend on Python values in
+    each call.
+    """
     blocks = program.blocks
     for i, statement in enumerate(program.statements):
         if statement.block >= len(blocks):
@@ -195,7 +213,7 @@ def check_blocks(program: Program) -> None:
 
 
 def check_names(program: Program) -> None:
-    """That every way through the branches defines what is used and returned."""
+    """Check that every path through the branches defines the names that are used and returned."""
     if not any(isinstance(block, Branch) for block in program.blocks):
         return
     known = defined_names(program)
@@ -208,9 +226,10 @@ _ELSEWHERE = "bind it before the branch, or in both arms"
 
 
 def defined_names(program: Program) -> frozenset[str]:
-    """The names that a program has at its end, whichever arms of its branches are taken.
+    """The names that a program has at its end, on every path through its branches.
 
-    Raises ProgramError where a statement uses a name that it may come to without.
+    Raises:
+        ProgramError: a statement uses a name that a path to it does not define.
     """
     arguments = frozenset(f"a{i}" for i in range(len(program.arguments)))
     return _names_defined_after(program, block_tree(program.statements, program.blocks), arguments)
@@ -218,7 +237,7 @@ def defined_names(program: Program) -> frozenset[str]:
 
 def _names_defined_after(program: Program, tree: Outline, known: frozenset[str]) -> frozenset[str]:
     before: Block | None = None
-    first = known  # what is defined where the block before has been passed
+    first = known  # the names that are defined after the block before
     for item in tree:
         if isinstance(item, int):
             statement = program.statements[item]

@@ -1,16 +1,17 @@
-"""What is known of a program's tensors at each statement, without running it.
+"""Abstract state: what is known of a program's tensors at each statement, without running it.
 
-The generator builds a program on an `AbstractState`, and `decode.check` replays one. It follows metadata (by
-the operator table's rules), memory (which tensors share it, and which elements), and as much of autograd as
-decides whether eager raises: leaves, views and how they were made, version counters, what backward keeps.
+The generator builds a program on an `AbstractState`, and `decode.check` replays one. The state follows
+metadata by the rules of the operator table. It follows memory: which tensors share it, and which elements
+they show. And it follows as much of autograd as decides whether eager raises: leaves, views and how they were
+made, version counters, and saved tensors.
 
-Three kinds of trouble are told apart:
+There are three kinds of trouble:
 
-* a *breach*: shapes or dtypes do not fit, or eager's result is undefined (`apply` raises `InvalidProgram`);
-  memory that `resize_` has added is `undefined` until it is written, and a program must leave none;
-* *illegal*: eager raises at this statement, and so must a compiler (`eager_rules.eager_error_now` says why);
-* a *hazard*: eager raises later, in backward or when a view is next used (`eager_rules.eager_error_later`
-  says why).
+* *invalid*: shapes or dtypes do not fit, or eager's result is undefined (`apply` raises `InvalidProgram`).
+  Memory that `resize_` has added is `undefined` until it is written, and a program must leave none.
+* *illegal*: eager raises at this statement, and so must a compiler (`eager_rules.eager_error_now` gives the
+reason). * *raises later*: eager raises in backward, or when a view is next used
+(`eager_rules.eager_error_later` gives the reason).
 """
 
 from __future__ import annotations
@@ -68,14 +69,16 @@ _READS = (Aliasing.FRESH, Aliasing.MAYBE)  # results that are made of their oper
 
 
 def _resolved(result: Result) -> Result:
-    """A result of lazily conjugated or negated operands: it is resolved, and its strides are left open."""
+    """The result for lazily conjugated or negated operands: it has neither bit, and its strides are
+    unknown.
+    """
     if result.aliasing not in _READS:
         return result
     return result._replace(meta=result.meta._replace(stride=None, offset=0, conj=False, neg=False))
 
 
 def _wrap(value: AbstractTensor, parts: VersionCounter, history: bool, made: str | None) -> None:
-    """Have a tensor be a wrapper subclass, which perhaps has a history."""
+    """Make a tensor a wrapper subclass, with a history or without."""
     value.parts = parts
     value.nested = made == "nested"
     if history:
@@ -83,7 +86,7 @@ def _wrap(value: AbstractTensor, parts: VersionCounter, history: bool, made: str
 
 
 def _convert_by_autocast(use: AbstractCall, autocast: str) -> None:
-    """Have autocast make copies of operands of a less than double precision, as the row's policy says."""
+    """Let autocast copy operands of less than double precision, by the policy of the row."""
     row = use.row
     policy = AUTOCAST[row.name]
     if policy == "mixed":
@@ -129,18 +132,20 @@ class AbstractState:
         self.autocast = autocast or ""
         self.names: dict[str, Value] = {}
         self.kept = SavedForBackward()
-        self.hazards = 0  # statements after which eager raises later
+        self.hazards = 0  # the number of statements after which eager raises later
         self.undefined: dict[int, frozenset[int]] = {}  # memory -> bytes that nothing has written yet
         self._roots: list[AbstractTensor] = []
         self._storages: list[Storage] = []
-        self._aliases: dict[tuple[int, str], AbstractTensor] = {}  # what views are taken of instead of a root
+        self._aliases: dict[
+            tuple[int, str], AbstractTensor
+        ] = {}  # aliases of roots, of which views are taken
         self._sizes: list[int] = []  # memory -> bytes
 
     # ----------------------------------------------------------------------------------------------------
     # arguments
 
     def allocate(self, storage: Storage) -> int:
-        """A storage and its root; returns the storage's number."""
+        """Add a storage and its root, and return the storage's number."""
         meta = Meta(storage.dtype, storage.size, contiguous_strides(storage.size))
         self._storages.append(storage)
         self._roots.append(self._fresh(meta, storage.requires_grad))
@@ -166,7 +171,7 @@ class AbstractState:
         self.names[name] = root if whole else value
 
     def _base(self, view: View) -> AbstractTensor:
-        """What a view is taken of: a root, or an alias of one."""
+        """The tensor of which a view is taken: a root, or an alias of one."""
         root = self._roots[view.storage]
         if view.base == "root":
             return root
@@ -179,7 +184,7 @@ class AbstractState:
         return self._aliases[place]
 
     def detach_root(self, storage: int) -> None:
-        """A root loses its history, and what has been taken of it does not."""
+        """Detach a root in place. Tensors that were made from it keep their history."""
         root = self._roots[storage]
         root.own = root.grad_fn = False
         root.clock.split |= root.clock.viewed
@@ -194,7 +199,11 @@ class AbstractState:
     # statements
 
     def tensor(self, name: str) -> AbstractTensor:
-        """The tensor of a name; Breach if it is not defined or no tensor."""
+        """The tensor of a name.
+
+        Raises:
+            InvalidProgram: the name is not defined, or no tensor.
+        """
         value = self.names.get(name)
         if not isinstance(value, AbstractTensor):
             raise InvalidProgram(f"{name} is not {'a tensor' if name in self.names else 'defined'}")
@@ -206,19 +215,21 @@ class AbstractState:
         return value.meta if isinstance(value, AbstractTensor) else as_number(value)
 
     def is_stale(self, name: str) -> bool:
-        """Whether a name stands for a view that raises when used."""
+        """Whether the tensor is a view that raises when it is used."""
         value = self.names[name]
         return isinstance(value, AbstractTensor) and value.stale
 
     def is_unwatched(self, name: str) -> bool:
-        """Whether a name stands for memory that a backward has kept under another version counter: a write
-        to it later on, which autograd does not notice, would leave gradients undefined."""
+        """Whether a backward has saved the tensor's memory under another version counter.
+
+        Autograd would not notice a later write to the tensor, and gradients would be undefined.
+        """
         value = self.names[name]
         reread = isinstance(value, AbstractTensor) and value.memory in self.kept.reread
         return reread or self.is_kept_apart(name)
 
     def is_kept_apart(self, name: str) -> bool:
-        """Whether a backward reads what a name stands for, and has kept it under another version counter."""
+        """Whether a backward reads the tensor's memory, and has saved it under another version counter."""
         value = self.names[name]
         return isinstance(value, AbstractTensor) and any(
             read and memory == value.memory and clock is not value.clock
@@ -226,7 +237,7 @@ class AbstractState:
         )
 
     def is_kept(self, name: str) -> bool:
-        """Whether a backward needs what a name stands for as it is now, and notices a write to it."""
+        """Whether a backward needs the tensor's present elements, and notices a write to them."""
         value = self.names[name]
         return isinstance(value, AbstractTensor) and any(
             memory == value.memory and clock is value.clock and version == clock.version
@@ -234,8 +245,11 @@ class AbstractState:
         )
 
     def is_outdated(self, name: str) -> bool:
-        """Whether a name stands for a view of a wrapper subclass that was written to since, and was taken
-        without grad mode or with others: a compiler may refuse to return it where autograd follows it."""
+        """Whether the tensor is a view of a wrapper subclass that was written to after the view was taken.
+
+        The view was taken without grad mode, or as one of several results. A compiler may refuse to return
+        it, although autograd follows it.
+        """
         value = self.names[name]
         if (
             not isinstance(value, AbstractTensor)
@@ -247,7 +261,7 @@ class AbstractState:
         return value.requires_grad and value.taken != value.clock.version
 
     def is_hooked(self, name: str) -> bool:
-        """Whether a name stands for memory of which a tensor has a hook."""
+        """Whether a tensor on the same memory has a hook."""
         value = self.names[name]
         return isinstance(value, AbstractTensor) and value.memory in self.kept.hooked
 
@@ -259,10 +273,13 @@ class AbstractState:
         modes: Modes | None = None,
         metas: Sequence[Meta] | None = None,
     ) -> AbstractCall:
-        """A statement on the tensors of these names; Breach if they are not what the row takes.
+        """A statement on the tensors of these names.
 
-        `modes` are those of the block that it stands in, None if there is none. `metas` are the operands',
-        where the caller knows them, and that they fit, already.
+        `modes` are those of the statement's block, or None without a block. `metas` are the operands'
+        metadata, if the caller has already checked them.
+
+        Raises:
+            InvalidProgram: the operands are not what the row takes.
         """
         values = self.names
         if metas is None:
@@ -295,7 +312,7 @@ class AbstractState:
         return metas
 
     def modes(self, blocks: Sequence[Block], number: int) -> Modes | None:
-        """What a block's statements run under, None where they stand in no block."""
+        """The modes of a block's statements; None for no block."""
         if number < 0:
             return None
         modes = Modes(self.grad, self.inference, autocast=self.autocast)
@@ -311,7 +328,11 @@ class AbstractState:
         results: Sequence[str],
         modes: Modes | None = None,
     ) -> None:
-        """Append a statement. Raises Breach, and then nothing has changed, where it is not valid."""
+        """Append a statement.
+
+        Raises:
+            InvalidProgram: it is not valid. Then nothing has changed.
+        """
         use = self.use(row, operands, attributes, modes)
         outcome = self.infer(use)
         count = 0 if row.metadata else len(outcome)
@@ -323,7 +344,11 @@ class AbstractState:
         self.commit(use, outcome, results)
 
     def infer(self, use: AbstractCall) -> tuple[Result, ...]:
-        """What a statement would give. Raises Breach where it is not valid; changes nothing."""
+        """The outcome of a statement. The state does not change.
+
+        Raises:
+            InvalidProgram: it is not valid.
+        """
         row = use.row
         if use.repeated and (row.writes or row.change is not None or row.defines):
             raise InvalidProgram("a write that a backward repeats")
@@ -425,17 +450,17 @@ class AbstractState:
                     value.own = value.grad_fn = tracked and result.meta.dtype in INEXACT
                 elif row.defines and tracked:
                     value.grad_fn = True
-            value.several = value.several or len(outcome) > 1  # (It may be an operand itself.)
+            value.several = value.several or len(outcome) > 1  # the result may be an operand
             self.names[name] = value
             made.append(value)
         if use.repeated and use.grad:
             self.kept.reread.update(tensor.memory for tensor in tensors)
         itself = outcome and all(result.aliasing is Aliasing.SELF for result in outcome)
         if tracked and (row.writes or row.change is not None or not itself):
-            self._follow(use, made)  # (What gives its operand itself does not come to autograd.)
+            self._follow(use, made)  # autograd does not see a call that returns its operand itself
 
     def _follow(self, use: AbstractCall, made: list[AbstractTensor]) -> None:
-        """What autograd notes of a statement that it follows."""
+        """Record what autograd saves for a statement that it follows."""
         for tensor in use.tensors:
             if tensor.base is not None and tensor.base.grad_fn:
                 tensor.grad_fn = True
@@ -449,7 +474,7 @@ class AbstractState:
                     kept = made[0 if which == "result" else 1]
                 read = (
                     use.row.bumps_version or which not in use.row.writes
-                )  # it would read what it has written to
+                )  # the backward would read elements that the statement has overwritten
                 self.kept.saved.append((kept.memory, kept.clock, kept.clock.version, read))
 
     # ----------------------------------------------------------------------------------------------------
@@ -498,7 +523,7 @@ class AbstractState:
     def _change(
         self, change: Change, tensors: Sequence[AbstractTensor], meta: Meta, attributes: Attributes
     ) -> None:
-        """What a row does to its first operand as an object."""
+        """Apply a row's change to its first operand as an object."""
         target = tensors[0]
         target.meta = meta
         match change:

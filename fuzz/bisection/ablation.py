@@ -1,7 +1,7 @@
-"""Which of torch's backends show a difference: a reproducer run under each, and the layer that follows.
+"""Ablation: run a reproducer under each of torch's backends, to find the layer that makes it wrong.
 
-In: scripts, one for each backend, that end with 0 where all is right. Out: `Ablation`. A process of its own
-has torch loaded, and each script runs in a fork of that.
+In: scripts, one for each backend, that exit with 0 if all is right. Out: an `Ending` for each. A separate
+process loads torch, and each script runs in a fork of it.
 
     python -m fuzz.bisection.ablation FOLDER SECONDS
 
@@ -25,7 +25,7 @@ from fuzz.errors import ScriptError
 from fuzz.interpreters import run_process
 
 BACKENDS = tuple(BACKEND_LAYERS)
-"""torch's backends, from the least to the most."""
+"""torch's backends, from the first to the last layer."""
 # A run under Inductor starts a C++ compiler.
 RUN_SECONDS = 120.0
 _ENDINGS = "endings.json"
@@ -33,14 +33,14 @@ _START_SECONDS = 300.0
 
 
 def run_scripts(scripts: Sequence[str], *, limit: float = RUN_SECONDS) -> list[Ending]:
-    """Run scripts one after the other, each in a fork of one process that has torch loaded.
+    """Run scripts one after the other, each in a fork of one process that has loaded torch.
 
     Args:
         scripts: texts.
-        limit: seconds for one of them.
+        limit: the seconds for one script.
 
     Raises:
-        ScriptError: that process ended without an answer.
+        ScriptError: the process ended without an answer.
     """
     with TemporaryDirectory(prefix="aotfuzz-ablation-") as name:
         folder = Path(name)
@@ -64,9 +64,10 @@ def run_scripts(scripts: Sequence[str], *, limit: float = RUN_SECONDS) -> list[E
 
 
 def least_layer(endings: Mapping[str, Ending]) -> tuple[str, str]:
-    """The layer that the least wrong backend adds, and its label in PyTorch's triage; ("", "") if none is.
+    """The layer that the first wrong backend adds, and its label in PyTorch's triage.
 
-    Only a failed assertion counts as wrong: another exception is another difference.
+    Both are "" if no backend is wrong. Only a failed assertion counts as wrong, because another exception is
+    another difference.
 
     >>> right, wrong = Ending("exit 0"), Ending("raises AssertionError")
     >>> least_layer({"eager": right, "aot_eager": wrong, "inductor": wrong})
@@ -77,7 +78,7 @@ def least_layer(endings: Mapping[str, Ending]) -> tuple[str, str]:
 
 
 def is_wrong(ending: Ending) -> bool:
-    """A script's own assertion failed, or its process died."""
+    """Whether a script's own assertion failed, or its process died."""
     return ending.kind == "raises AssertionError" or ending.kind.startswith("signal") or ending.is_timeout
 
 

@@ -1,10 +1,10 @@
-"""The first wrong commit of a repository, by `git bisect` in a worktree of its own.
+"""Commits: find the first wrong commit of a repository, by `git bisect` in a separate worktree.
 
-The checkout of the user is not touched: git keeps the state of a bisection for each worktree apart, and the
-worktree is removed at the end. At each commit the build command runs in the worktree, then the trial, for
-which the worktree is the current folder and comes first on the import path.
+The user's checkout is not touched: git keeps a bisection's state for each worktree, and the worktree is
+removed at the end. At each commit the build command runs in the worktree, then the trial. For the trial the
+worktree is the current folder, and comes first on the import path.
 
-    first = find_commit(Path("repo"), "v1", "main", "make -j8", trial, interpreter, limit=60)
+    first = find_commit(Bisection(Path("repo"), "v1", "main", "make -j8", trial, interpreter, limit=60))
     first.commits[0].subject
 """
 
@@ -44,7 +44,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class FirstCommit:
-    """The first wrong commit; several where it may be any of them, because those between cannot be tried."""
+    """The first wrong commit; several if it may be any of them, because those in between cannot be tried."""
 
     commits: tuple[Commit, ...]
     before: Commit | None
@@ -59,7 +59,7 @@ class FirstCommit:
 
 @dataclass(frozen=True, slots=True)
 class Bisection:
-    """What is asked: the commits of a repository, how each is built, and what is tried there."""
+    """A bisection: the commits of a repository, how each is built, and the trial."""
 
     repository: Path
     good: str
@@ -73,11 +73,11 @@ class Bisection:
 def find_commit(
     asked: Bisection, *, report: Callable[[Commit, Outcome], None] = lambda _commit, _outcome: None
 ) -> FirstCommit:
-    """Find the first commit after `good` at which the trial is wrong; `report` gets each outcome as it comes.
+    """Find the first commit after `good` at which the trial is wrong. `report` gets each outcome.
 
     Raises:
-        CommitsError: there is no such repository or commit, good does not come before bad, the trial is not
-            right at the one or not wrong at the other, or git fails.
+        CommitsError: there is no such repository or commit, good is not an ancestor of bad, the trial is not
+            right at good or not wrong at bad, or git fails.
     """
     with _worktree(asked) as worktree:
         tried = 0
@@ -102,7 +102,10 @@ def find_commit(
 
 
 def _try_commit(asked: Bisection, worktree: Path, report: Callable[[Commit, Outcome], None]) -> Outcome:
-    """Build the commit that is checked out, and run the trial. One that does not build says nothing."""
+    """Build the commit that is checked out, and run the trial.
+
+    A commit that does not build proves nothing.
+    """
     built = run_process(["sh", "-c", asked.build], limit=BUILD_SECONDS, folder=worktree)
     if built.status != 0:
         outcome = Outcome(Verdict.UNKNOWN, f"not built, status {built.status}: {built.last_words}")
@@ -110,14 +113,14 @@ def _try_commit(asked: Bisection, worktree: Path, report: Callable[[Commit, Outc
         changes = {"PYTHONPATH": str(worktree), "PYTHONDONTWRITEBYTECODE": "1"}
         outcome = asked.trial.run(asked.interpreter, limit=asked.limit, folder=worktree, changes=changes)
     report(_commit(worktree, "HEAD"), outcome)
-    # A build may change files that git knows, which would keep it from going on.
+    # A build may change files that git tracks, and then git could not check out the next commit.
     _git(worktree, "checkout", "--quiet", "--force", "HEAD")
     return outcome
 
 
 @contextmanager
 def _worktree(asked: Bisection) -> Iterator[Path]:
-    """A worktree of the repository in a temporary folder; both are gone afterwards."""
+    """While it lasts, there is a worktree of the repository in a temporary folder."""
     repository = asked.repository
     if not repository.is_dir():
         raise CommitsError(f"{repository} is no folder; name a git repository")
@@ -136,7 +139,7 @@ def _worktree(asked: Bisection) -> Iterator[Path]:
 
 
 def _first_commit(worktree: Path, said: str) -> tuple[Commit, ...] | None:
-    """The result in what `git bisect` prints; None while it goes on."""
+    """The result in the output of `git bisect`; None if it is not finished."""
     if (found := _FIRST.search(said)) is not None:
         return (_commit(worktree, found[1]),)
     if "first bad commit could be any of" in said:
@@ -159,7 +162,11 @@ def _hash_of(asked: Bisection, revision: str) -> str:
 
 
 def _git(folder: Path, *arguments: str, statuses: tuple[int, ...] = (0,)) -> str:
-    """What git prints; CommitsError if it ends with another status."""
+    """The output of git.
+
+    Raises:
+        CommitsError: it ends with another status than `statuses`.
+    """
     ran = _run_git(folder, *arguments)
     if ran.returncode not in statuses:
         raise CommitsError(f"git {arguments[0]} in {folder}: {one_line((ran.stderr or ran.stdout).strip())}")
@@ -171,7 +178,7 @@ def _git_status(folder: Path, *arguments: str) -> int:
 
 
 def _run_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """git in a folder, in English, and not in the repository that an environment variable names."""
+    """Run git in a folder, in English, and without environment variables that name another repository."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     return subprocess.run(
         ["git", "-C", str(folder), *arguments],

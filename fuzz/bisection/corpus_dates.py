@@ -1,8 +1,8 @@
-"""Every case of a corpus under several versions of torch: what was seen in each, and whose layer it is.
+"""Corpus dates: run every case of a corpus under several versions of torch, and find the layer to blame.
 
-Each interpreter replays all cases at once, as `aotfuzz replay` does. The layer is that of the newest torch
-under which a case differs as recorded. Dynamo and AOTAutograd are told apart by the targets that stop there;
-what only Inductor shows is left to torch's bisector, with the script of the case.
+Each interpreter replays all cases at once, as `aotfuzz replay` does. The layer is determined under the newest
+torch under which a case differs as recorded. Dynamo and AOTAutograd are distinguished by the targets that
+stop there. If only Inductor shows a difference, torch's bisector searches with the script of the case.
 
     dated = date_cases(cases, interpreters, folder=Path("bisection"), report=print)
 """
@@ -26,19 +26,19 @@ from fuzz.interpreters import Interpreter
 from fuzz.repro.script import main_finding, repro_script
 from fuzz.targets.builtin_targets import SHIPPED
 
-# The outcome of a case on a device that is not here, as `fuzz.campaign.replay` has it.
+# The outcome of a case for a device that is not here, as in `fuzz.campaign.replay`.
 LEFT_OUT = "left out"
-# Seconds for one case on one target, of which few take more than one.
+# Seconds for one case on one target. Few need more than one.
 CASE_SECONDS = 60.0
 START_SECONDS = 300.0
 _DYNAMO, _AOT_EAGER, _INDUCTOR = "torch-dynamo", "torch-aot-eager", "torch-inductor"
-# The layers of a target that stops at AOTAutograd and has no Dynamo.
+# A target with AOTAutograd as its last layer, and without Dynamo.
 _AOT_FUNCTION = "torch-aot-function"
 
 
 @dataclass(frozen=True, slots=True)
 class Dated:
-    """A case with its dates, and what could not be found out about it."""
+    """A case with its dates, and what could not be found out."""
 
     file: Path
     case: Case
@@ -53,10 +53,10 @@ def date_cases(
     jobs: int = 1,
     report: Callable[[str], None] = lambda _text: None,
 ) -> list[Dated]:
-    """The cases with what was seen under each interpreter, in the order given; files are not written.
+    """The cases with what was seen under each interpreter, in the given order. Files are not written.
 
-    Each is run on the targets that ship among those that its file expects something of. `folder` gets what a
-    search for a layer leaves.
+    Each case runs on the shipped targets among those for which its file has an expectation. `folder` gets the
+    files of searches for a layer.
 
     Raises:
         InterpreterError: an interpreter cannot replay the cases at all.
@@ -85,7 +85,7 @@ def _shipped(case: Case) -> list[str]:
 
 
 def _layered_target(case: Case) -> str | None:
-    """The target of torch's by which the layer is found: the least that differs under any version."""
+    """The target of torch's by which the layer is found: the first layer that differs under any version."""
     for target in (_AOT_EAGER, _AOT_FUNCTION, _DYNAMO, _INDUCTOR):
         if dates.last_differing(case.dated, target) is not None:
             return target
@@ -115,13 +115,13 @@ def _states(
         raise InterpreterError(
             f"{interpreter.python} cannot replay cases: {ended}: {ran.last_words}"
         ) from error
-    # A case whose device is not here says nothing.
+    # A case whose device is not here proves nothing.
     ran_here = [row for row in rows if row["outcome"] != LEFT_OUT]
     return {(files[row["file"]], row["target"]): _state(row) for row in ran_here}
 
 
 def _state(row: Mapping[str, Any]) -> str:
-    """What was seen, of a row of `aotfuzz replay --json`."""
+    """What was seen, from a row of `aotfuzz replay --json`."""
     if row["outcome"] == "finding":
         return DIFFERS if row["same_bucket"] else OTHERWISE
     return AGREES if row["outcome"] == "agree" else UNCLEAR
@@ -130,7 +130,7 @@ def _state(row: Mapping[str, Any]) -> str:
 def _layers(
     interpreter: Interpreter, cases: Sequence[tuple[Path, Case]], folder: Path, jobs: int
 ) -> Iterable[tuple[Path, str, str]]:
-    """For each case that differs under an interpreter: its layer, "" if that cannot be told, and why."""
+    """For each case that differs under an interpreter its layer, or "" and the reason."""
     compiled = [(file, case) for file, case in cases if _layered_target(case) != _AOT_FUNCTION]
     under = _states(interpreter, compiled, (_DYNAMO, _AOT_EAGER), jobs)
     for file, case in cases:
@@ -158,7 +158,11 @@ def _layer_by_script(interpreter: Interpreter, case: Case, folder: Path) -> tupl
 
 
 def write_script(case: Case, target: str, folder: Path) -> Script:
-    """The script of a case, written to a folder: it needs torch alone. OSError as for any file."""
+    """Write the script of a case to a folder. It needs only torch.
+
+    Raises:
+        OSError: as for any file.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "repro.py"
     file.write_text(repro_script(case.program, target, main_finding(case)), encoding="utf-8")

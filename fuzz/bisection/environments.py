@@ -1,4 +1,4 @@
-"""Versions of torch, installed into virtual environments of their own by pip as the user has configured it.
+"""Environments: install versions of torch into virtual environments, by pip with the user's configuration.
 
 interpreter = install_torch("2.15.0", Path("bisection"), say=print)
 """
@@ -15,29 +15,29 @@ from fuzz.errors import InstallError, InterpreterError
 from fuzz.interpreters import Interpreter, dependencies, find_interpreter, run_process
 from fuzz.safe_text import one_line
 
-# A CUDA build of torch 2.15 with what it brings takes 5 GB on disk, the CPU build 1 GB.
+# A CUDA build of torch 2.15 with its dependencies takes 5 GB on disk, the CPU build 1 GB.
 MOST_BYTES = 6 * 10**9
 INSTALL_SECONDS = 3600.0
 _VERSION = re.compile(r"[0-9][A-Za-z0-9.+!_-]{0,60}")
 
 
 def environment_folder(version: str, folder: Path) -> Path:
-    """Where a version of torch is installed."""
+    """The folder in which a version of torch is installed."""
     return folder / f"torch-{version}"
 
 
 def install_torch(
     version: str, folder: Path, *, say: Callable[[str], None], pip_arguments: Sequence[str] = ()
 ) -> Interpreter:
-    """The interpreter of an environment with a version of torch, made if it is not there.
+    """The interpreter of an environment with a version of torch, which is made if it does not exist.
 
-    The environment gets what aotfuzz needs, too.
-
-    `say` gets what is about to be downloaded, before it is. pip reads its own configuration and environment
-    variables; `pip_arguments` come last, as in `["--index-url", "https://download.pytorch.org/whl/cpu"]`.
+    The environment also gets the dependencies of aotfuzz. `say` gets what will be downloaded, before that
+    begins. pip reads its own configuration and environment variables. `pip_arguments` come last, such as
+    `["--index-url", "https://download.pytorch.org/whl/cpu"]`.
 
     Raises:
-        InstallError: the version is none, there is no room, or pip fails. Nothing is left of the environment.
+        InstallError: the version is invalid, there is no room, or pip fails. Nothing is left of the
+            environment.
     """
     if not _VERSION.fullmatch(version):
         raise InstallError(f"{version!r} is no version of torch; name one such as 2.15.0")
@@ -75,7 +75,7 @@ def install_torch(
 
 
 def _error_of_pip(text: str) -> str:
-    """The lines of pip's output that say what was wrong, and which constraint is in the way."""
+    """The lines of pip's output that say what was wrong, and which constraint was the reason."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     requested = [f"{line};" for line in lines if line.startswith("The user requested")]

@@ -1,7 +1,8 @@
-"""One run of a script in a fork of this process, which has torch loaded, and how it ended.
+"""Forked trial: run a script once in a fork of this process, which has loaded torch, and see how it ends.
 
-A fork starts in a tenth of a second where a new interpreter takes three. It may crash, hang or change torch:
-the next run starts from the same process. Nothing here imports more than the standard library and torch.
+A fork starts in a tenth of a second; a new interpreter takes three. The script may crash, hang or change
+torch, because the next run starts from the same process.
+Invariant: nothing here imports more than the standard library and torch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# The exit statuses of `git bisect run`: 0 is right, this one says nothing, any other is wrong.
+# As for `git bisect run`: 0 is right, this status proves nothing, any other is wrong.
 CANNOT_SAY = 125
 TIMEOUT = "timeout"
 _RAISED = 70
@@ -30,7 +31,7 @@ class Ending:
     """How a script ended.
 
     Attributes:
-        kind: what tells wrong endings apart: "exit 1", "raises ValueError", "signal 11", "timeout".
+        kind: distinguishes wrong endings: "exit 1", "raises ValueError", "signal 11", "timeout".
         said: the last lines that it printed, or its exception.
     """
 
@@ -53,9 +54,9 @@ class Ending:
 def run_forked(
     script: Path, arguments: Sequence[str], folder: Path, limit: float, prepare: Callable[[], None]
 ) -> Ending:
-    """Run a script as `python script arguments` would, in a fork that `prepare` has made ready.
+    """Run a script as `python script arguments` would, in a fork that `prepare` has prepared.
 
-    Output goes to a file in `folder`. A run that takes more than `limit` seconds is killed with its children.
+    Output goes to a file in `folder`. A run of more than `limit` seconds is killed with its children.
     """
     output, exception = folder / "output.txt", folder / "exception.json"
     exception.unlink(missing_ok=True)
@@ -81,7 +82,8 @@ def run_forked(
 def _wait_for(child: int, limit: float) -> int | None:
     """The wait status of a process; None if it was killed because it took too long.
 
-    SystemExit if the parent of this process is gone, because then nobody waits for an answer.
+    Raises:
+        SystemExit: the parent of this process is gone, so nobody waits for an answer.
     """
     parent = os.getppid()
     end = time.monotonic() + limit
@@ -93,7 +95,7 @@ def _wait_for(child: int, limit: float) -> int | None:
     with contextlib.suppress(OSError):
         os.killpg(child, signal.SIGKILL)
     with contextlib.suppress(OSError):
-        os.kill(child, signal.SIGKILL)  # it may not have made its group yet
+        os.kill(child, signal.SIGKILL)  # it may not have a process group of its own yet
     os.waitpid(child, 0)
     if os.getppid() != parent:
         raise SystemExit("the process that asked for this run is gone")
@@ -103,7 +105,7 @@ def _wait_for(child: int, limit: float) -> int | None:
 def _run_in_child(
     script: Path, arguments: Sequence[str], output: Path, exception: Path, prepare: Callable[[], None]
 ) -> None:
-    """The whole life of the fork. It never returns, and runs no exit hook of its parent."""
+    """Run the script in the fork. This never returns, and runs no exit hook of the parent."""
     status = _RAISED
     try:
         os.setpgid(0, 0)
@@ -126,7 +128,7 @@ def _run_in_child(
 
 
 def _run_script(script: Path, arguments: Sequence[str]) -> int:
-    """The exit status of a script that is run as the main program."""
+    """Run a script as the main program, and return its exit status."""
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
     try:
@@ -142,7 +144,7 @@ def _run_script(script: Path, arguments: Sequence[str]) -> int:
 
 
 def _root_of(error: BaseException) -> BaseException:
-    """The exception that torch's compiler has wrapped in others, which name the backend."""
+    """The exception that torch's compiler has wrapped in others."""
     passed = {id(error)}
     while True:
         inner = getattr(error, "inner_exception", None) or error.__cause__

@@ -1,7 +1,7 @@
-"""A case as a report: the runs that it takes, then its text.
+"""Issue evidence: the runs for a report of a case to PyTorch, and the report's text.
 
-In: a corpus case, a target. Out: Markdown (`fuzz.repro.issue`). The reproducer runs under each of
-torch's backends in processes of their own, twice under the target's, once beside float64.
+In: a corpus case and a target. Out: Markdown (`fuzz.repro.issue`). The reproducer runs under each of torch's
+backends in processes of their own, twice under the target's, and once beside float64.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fuzz.targets.catalog import find_target
 from oracles import Finding
 
 RUNS = 2
-"""How often the reproducer runs under the target."""
+"""How often the reproducer runs under the target's backend."""
 
 
 def report_case(case: Case, target: str) -> str:
@@ -46,7 +46,7 @@ def report_case(case: Case, target: str) -> str:
 
 
 def prepare_report(case: Case, target: str) -> tuple[Finding, Reproducer]:
-    """What is reported of a case, and the scripts that show it.
+    """The finding that a report is about, and the scripts that show it.
 
     Raises:
         NoDifference: the case does not differ.
@@ -57,7 +57,7 @@ def prepare_report(case: Case, target: str) -> tuple[Finding, Reproducer]:
 
 
 def _finding_of(case: Case, target: str) -> Finding:
-    """The recorded finding; where none is recorded of this target, the one that a run gives."""
+    """The recorded finding of a target; if there is none, the finding of a run."""
     if case.findings and case.origin.target == target:
         return buckets.primary_finding(case.findings)
     compiler = find_target(target)
@@ -74,12 +74,12 @@ def _finding_of(case: Case, target: str) -> Finding:
 
 
 def evidence_scripts(made: Reproducer) -> list[str]:
-    """What is to run, in the order in which `read_evidence` takes the endings."""
+    """The scripts to run, in the order that `read_evidence` expects."""
     return [*[made.text] * RUNS, *made.by_backend.values(), *([made.reference] if made.reference else [])]
 
 
 def read_evidence(made: Reproducer, endings: Sequence[Ending]) -> Evidence:
-    """What the endings of a reproducer's scripts say.
+    """The evidence in the endings of a reproducer's scripts.
 
     Raises:
         NoDifference: its assertion does not fail.

@@ -1,14 +1,14 @@
-"""The process that finds which layer of torch makes a script wrong. `fuzz.bisection.layers` starts it.
+"""Layer search: the process that finds which layer of torch makes a script wrong.
 
-It runs under the interpreter whose torch is in question, which needs nothing but torch. The folder is
-its own: TORCHINDUCTOR_CACHE_DIR and TMPDIR lie in it. The script is run over and over in forks: as it is,
-with the compiler switched off, then as torch's CompilerBisector asks, then with static shapes.
+`fuzz.bisection.layers` starts it. It runs under the interpreter whose torch is examined, which needs only
+torch. It has a folder of its own, with TORCHINDUCTOR_CACHE_DIR and TMPDIR in it. The script runs many times
+in forks: unchanged, with the compiler switched off, as torch's CompilerBisector asks, and with static shapes.
 
     python -m fuzz.bisection.layer_search search FOLDER SECONDS SCRIPT [ARGUMENT...]
     python -m fuzz.bisection.layer_search run SCRIPT [ARGUMENT...]
 
 The first writes FOLDER/found.json. The second runs a script once with custom backends kept, which torch does
-not do on its own; the commands that are printed use it for such a script.
+not do by itself. The printed commands use it for such a script.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _APPLICATIONS, _BACKENDS = "applications.txt", "backends.txt"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the search found, as `found.json` has it.
+    """The result of the search, as in `found.json`.
 
     Attributes:
-        plain: how the script ends as it is.
-        backends: what it calls `torch.compile` with.
-        eager: how it ends with the compiler switched off, "" if not tried.
-        blamed: what torch's bisector found, None if it found nothing.
+        plain: how the script ends unchanged.
+        backends: the backends with which it calls `torch.compile`.
+        eager: how it ends with the compiler switched off, or "" if that was not tried.
+        blamed: the result of torch's bisector, or None.
         setting: module, name and value of the setting that was found, if it is one.
-        dynamic: whether the script is right when all shapes are static.
-        contradiction: whether runs contradicted each other.
-        too_slow: whether a run took too long, so that nothing can be said.
-        runs: how often the script was run.
+        dynamic: the script is right if all shapes are static.
+        contradiction: runs contradicted each other.
+        too_slow: a run took too long, so there is no answer.
+        runs: how often the script ran.
     """
 
     plain: Ending
@@ -58,11 +58,11 @@ class Found:
 
 
 class TooSlow(Exception):
-    """A run was killed at its limit, and the first one was not."""
+    """A run was killed at its limit, although the first one was not."""
 
 
 def search_layers(folder: Path, limit: float, script: Path, arguments: Sequence[str]) -> Found:
-    """Find the layer that makes a script wrong; `folder` exists, and is this search's alone."""
+    """Find the layer that makes a script wrong. `folder` exists, and only this search uses it."""
     runs = 0
 
     def run(*prepare: Callable[[], None]) -> Ending:
@@ -96,8 +96,8 @@ def search_layers(folder: Path, limit: float, script: Path, arguments: Sequence[
         if ending.kind == plain.kind:
             applications = _lines_of(file) or applications
             return False
-        # An ending that is wrong otherwise: this backend does not show the difference, and to switch
-        # this part off has broken something else.
+        # The ending is wrong in another way. So this backend does not show the difference, and to switch
+        # this part off has broken something.
         return ending.is_right or not part_is_off
 
     contradiction = too_slow = False

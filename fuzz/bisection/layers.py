@@ -1,8 +1,9 @@
-"""Which layer of torch makes a script wrong: eager, Dynamo, AOTAutograd, decompositions, a part of Inductor.
+"""Layers: find the layer of torch that makes a script wrong.
 
-torch's CompilerBisector does the search, in a process and a folder of its own: `fuzz.bisection.layer_search`.
-What comes back is named as PyTorch's triage names it, with two commands that differ by one step. Both
-commands are run once more, each in a new process, before they are shown.
+In: a script and an interpreter. Out: a `Blame`, in the words of PyTorch's triage, with two commands that
+differ by one step. The layers are eager, Dynamo, AOTAutograd, decompositions, and Inductor with its parts.
+torch's CompilerBisector searches, in a separate process and folder (`fuzz.bisection.layer_search`). Both
+commands run once more, each in a new process, before they are shown.
 
     blame = find_layer(interpreter, Script(Path("wrong.py")), folder=Path("bisection"), limit=120)
     blame.layer, blame.part, blame.name    # "Inductor", "lowerings", "%relu : ... aten.relu.default"
@@ -25,10 +26,10 @@ from fuzz.errors import ScriptError
 from fuzz.interpreters import Interpreter
 from fuzz.safe_text import one_line, shell_command
 
-# The most that one search runs a script, for the limit of the process.
+# The most runs of a script in one search, for the time limit of the process.
 _RUNS = 150
 _SEARCH = "fuzz.bisection.layer_search"
-# torch's backends, from the least to the most, the layer that each adds and its label in PyTorch's triage.
+# torch's backends, from first to last, with the layer that each adds and its label in PyTorch's triage.
 BACKEND_LAYERS = {
     "eager": (DYNAMO, "module: dynamo"),
     "aot_eager": (AOT_AUTOGRAD, "module: pt2-dispatcher"),
@@ -37,19 +38,19 @@ BACKEND_LAYERS = {
 }
 DYNAMIC_SHAPES = "module: dynamic shapes"
 LABELS = {EAGER: "", BACKEND: "", **dict(BACKEND_LAYERS.values())}
-"""The label of each layer in PyTorch's triage, "" where it has none."""
+"""The label of each layer in PyTorch's triage, or ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line: words, and what the environment has in addition."""
+    """A command line: its words, and additions to the environment."""
 
     words: tuple[str, ...]
     changes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
-        """As a line of a shell."""
+        """The command as a line of a shell."""
         before = [f"{name}={shell_command(value)}" for name, value in self.changes.items()]
         return " ".join([*before, shell_command(*self.words)])
 
@@ -60,15 +61,16 @@ class Blame:
 
     Attributes:
         torch: the version of torch.
-        layer: a key of LABELS, "" if none was found.
-        label: what PyTorch's triage would call it, "" if it has no label.
-        part: of the layer, as torch's bisector calls it: "lowerings", "post_grad_passes", a setting; or "".
-        name: the pass, the node of the graph or the operator that the part is applied to.
-        number: which application of the part, of so many (`applications`); None for a setting.
-        right, wrong: commands that differ by one step. None where there is no such step.
-        is_confirmed: both commands were run, and ended as they should.
-        said: what to know about it, in words.
-        runs: how often the script was run.
+        layer: a key of LABELS, or "" if none was found.
+        label: the layer's label in PyTorch's triage, or "".
+        part: of the layer, in the words of torch's bisector: "lowerings", "post_grad_passes", a setting; or
+            "".
+        name: the pass, the node of the graph or the operator to which the part is applied.
+        number: the number of that application, among `applications`; None for a setting.
+        right, wrong: commands that differ by one step, or None.
+        is_confirmed: both commands ran, and ended as they should.
+        said: remarks in words.
+        runs: how often the script ran.
     """
 
     torch: str
@@ -106,9 +108,10 @@ def find_layer(interpreter: Interpreter, script: Script, *, folder: Path, limit:
     """Find the layer of an interpreter's torch that makes a script wrong.
 
     Args:
-        script: ends with 0 if right, with 125 if it cannot tell; any other end is wrong.
-        folder: gets all files, and loses those that only the search needs. It is made if it is not there.
-        limit: seconds for one run of the script.
+        interpreter: the interpreter.
+        script: exits with 0 if right, with 125 if it cannot tell; any other end is wrong.
+        folder: gets all files, and loses those that only the search needs. It is made if it does not exist.
+        limit: the seconds for one run of the script.
 
     Raises:
         ScriptError: the script is right, cannot tell, or never calls `torch.compile`.
@@ -128,7 +131,7 @@ def find_layer(interpreter: Interpreter, script: Script, *, folder: Path, limit:
 
 
 def isolate(folder: Path) -> dict[str, str]:
-    """The environment that keeps what torch writes in a folder, and every compile from finding another's."""
+    """The environment with which torch writes only to a folder, and no compile finds another's files."""
     for name in ("cache", "tmp"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     return {
@@ -147,7 +150,7 @@ def isolate(folder: Path) -> dict[str, str]:
 def _search(
     interpreter: Interpreter, script: Script, folder: Path, limit: float, isolation: Mapping[str, str]
 ) -> dict[str, Any]:
-    """What the process of the search found, after complaints about the script."""
+    """The result of the search process, after checks of the script."""
     ran = interpreter.run(
         ["-m", _SEARCH, "search", folder, str(limit), script.file.absolute(), *script.arguments],
         limit=_RUNS * limit,
@@ -169,7 +172,7 @@ def _search(
 
 
 def _blame(interpreter: Interpreter, script: Script, found: Mapping[str, Any]) -> Blame:
-    """What was found, in the words of triage."""
+    """The result in the words of triage."""
     torch, plain, runs = interpreter.torch, found["plain"]["kind"], found["runs"]
     run = _Runner(interpreter, script, _is_custom(found["backends"]))
     if found["eager"]["kind"] == plain:
@@ -210,7 +213,7 @@ def _is_custom(backends: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Runner:
-    """The commands that run a script under a part of torch's compiler."""
+    """Makes the commands that run a script under a part of torch's compiler."""
 
     interpreter: Interpreter
     script: Script
@@ -225,7 +228,7 @@ class _Runner:
         return str(self.script.file), *self.script.arguments
 
     def steps(self, blamed: Mapping[str, Any], setting: Sequence[Any] | None) -> tuple[Command, Command]:
-        """The command that is right and the one that is wrong, which differ by one step."""
+        """The right command and the wrong one, which differ by one step."""
         backend, subsystem, number = blamed["backend"], blamed["subsystem"], blamed["number"]
         under = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "TORCH_BISECT_BACKEND": backend}
         wrong = Command(self._words_for(backend), under)
@@ -244,7 +247,10 @@ class _Runner:
         return Command(self.plain.words, {**under, "TORCH_BISECT_BACKEND": less}), wrong
 
     def _words_for(self, backend: str) -> tuple[str, ...]:
-        """torch's own bisector replaces a custom backend in Inductor's place, so that one needs our help."""
+        """The words that start a command.
+
+        For a custom backend they start our module: torch's bisector would replace it by Inductor.
+        """
         if self.is_custom and backend == "inductor":
             return str(self.interpreter.python), "-m", _SEARCH, "run", *self._script_words
         return self.plain.words

@@ -1,4 +1,4 @@
-"""One run of what is bisected, a corpus case or a script, under an interpreter: right, wrong, or neither.
+"""Trial: one run of a corpus case or a script under an interpreter: right, wrong, or neither.
 
 outcome = Script(Path("wrong.py")).run(interpreter, limit=60)
 outcome.verdict is Verdict.WRONG
@@ -18,7 +18,7 @@ from fuzz.interpreters import Interpreter
 
 
 class Verdict(StrEnum):
-    """What a run says of a version."""
+    """The verdict of a run on a version."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -27,18 +27,18 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The verdict of one run, and what it was that was seen."""
+    """The verdict of one run, and what was seen."""
 
     verdict: Verdict
     said: str = ""
 
 
 class Trial(Protocol):
-    """What is bisected."""
+    """A case or a script that is bisected."""
 
     @property
     def name(self) -> str:
-        """What people know it by."""
+        """Its name for people."""
 
     def run(
         self,
@@ -53,7 +53,7 @@ class Trial(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Python script whose exit status tells, and its arguments."""
+    """A Python script with arguments, whose exit status is the verdict."""
 
     file: Path
     arguments: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCase:
-    """A corpus file on a target: wrong is what its file records, as its bucket has it."""
+    """A corpus file on a target. It is wrong if it shows the recorded bucket."""
 
     file: Path
     target: str

@@ -1,8 +1,7 @@
-"""A trial under several versions of torch: the first that is wrong, the last that was right, the one that
-mended it.
+"""Versions: run a trial under several versions of torch, to find where it goes wrong and right again.
 
-    history = try_versions(Script(Path("wrong.py")), interpreters, limit=60)
-    history.first_wrong, history.last_right, history.mended_in   # "2.13.0", "2.11.0", "2.15.0"
+history = try_versions(Script(Path("wrong.py")), interpreters, limit=60)
+history.first_wrong, history.last_right, history.mended_in   # "2.13.0", "2.11.0", "2.15.0"
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from fuzz.interpreters import Interpreter
 
 @dataclass(frozen=True, slots=True)
 class VersionOutcome:
-    """What a trial gave under one interpreter."""
+    """The outcome of a trial under one interpreter."""
 
     torch: str
     python: Path
@@ -40,7 +39,7 @@ class History:
 
     @property
     def last_right(self) -> str | None:
-        """The newest torch that is right, of those before the first wrong one (of all, if none is wrong)."""
+        """The newest right torch before the first wrong one; of all, if none is wrong."""
         right = None
         for at in self.outcomes:
             if at.outcome.verdict is Verdict.WRONG:
@@ -50,7 +49,7 @@ class History:
 
     @property
     def mended_in(self) -> str | None:
-        """The oldest torch that is right, of those after the last wrong one; None if none is wrong."""
+        """The oldest right torch after the last wrong one; None if none is wrong."""
         mended = None
         for at in self.outcomes:
             if at.outcome.verdict is Verdict.WRONG:
@@ -84,9 +83,9 @@ def try_versions(
     limit: float,
     report: Callable[[VersionOutcome], None] = lambda _outcome: None,
 ) -> History:
-    """Run a trial under each interpreter, the oldest torch first; `report` gets each outcome as it comes.
+    """Run a trial under each interpreter, the oldest torch first. `report` gets each outcome.
 
-    All are tried, because what is wrong in the middle may be right at both ends.
+    All are tried, because a version in the middle may be wrong although both ends are right.
     """
     found = []
     for interpreter in sort_by_torch(interpreters):

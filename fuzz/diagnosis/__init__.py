@@ -1,8 +1,13 @@
-"""What `aotfuzz doctor` finds out: whether this project works with the torch that is installed here.
+"""Diagnosis: whether this project works with the torch that is installed, for `aotfuzz doctor`.
 
-In reading order: `environment` (Python, torch, compiler, GPUs, cache, extras), `private_api` (what of torch's
-private API is missing or has another signature), `sample_programs` (some programs of each profile on the
-target `aot`), `diagnosis_text` (all of it for people, and as plain data).
-Invariant: nothing here imports aot, which an unknown torch may keep from being imported. Processes of their
-own do, and what they raise is part of the diagnosis.
+Modules in reading order:
+
+- `examine`: all parts of a diagnosis.
+- `environment`: Python, torch, compiler, GPUs, cache, extras.
+- `private_api`: names of torch's private API that are missing or have changed.
+- `sample_programs`: some programs of each profile on the target `aot`.
+- `diagnosis_text`: all of it as text, and as plain data.
+
+Invariant: nothing here imports aot, because an unknown torch may make that fail. Separate processes import
+it, and their errors are part of the diagnosis.
 """

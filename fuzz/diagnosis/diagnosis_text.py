@@ -1,4 +1,4 @@
-"""A diagnosis: all that was found out, what is wrong in it, as text for people and as plain data."""
+"""Diagnosis text: a diagnosis and its problems, as text for people and as plain data."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _OUTCOMES = ("agree", "poisoned", "refused", "finding")
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What `aotfuzz doctor` has found out.
+    """The result of `aotfuzz doctor`.
 
     Attributes:
         python: the version of Python.
         torch: the installed torch.
-        compiler: the path of a C++ compiler; None if there is none.
+        compiler: the path of a C++ compiler, or None.
         cache: the cache on disk.
-        missing_packages: for each optional extra, the packages of it that are not installed.
-        private_api: what of torch's private API has changed.
-        programs: what became of the programs of each profile; empty where none could be run.
-        programs_error: why none could be run; "" if they were.
+        missing_packages: for each optional extra, its packages that are not installed.
+        private_api: changes of torch's private API.
+        programs: the results of the programs of each profile; empty if none could run.
+        programs_error: why none could run, or "".
     """
 
     python: str
@@ -42,7 +42,7 @@ class Diagnosis:
 
 
 def problems(diagnosis: Diagnosis) -> list[str]:
-    """What is wrong, each in a sentence that says what to do where that is known; empty if all is well."""
+    """The problems, each in a sentence that says what to do if that is known; empty if there are none."""
     return list(_problems(diagnosis))
 
 
@@ -69,7 +69,7 @@ def _problems(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def notes(diagnosis: Diagnosis) -> list[str]:
-    """What is not wrong, and worth knowing."""
+    """Remarks that are no problems."""
     found = []
     torch, tested = diagnosis.torch, diagnosis.private_api.tested
     if not torch.error and tested and _minor(torch.version) > _minor(tested[-1]):
@@ -84,7 +84,7 @@ def _minor(version: str) -> tuple[int, ...]:
 
 
 def diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
-    """A diagnosis as plain data, with what is wrong under ``problems``."""
+    """A diagnosis as plain data, with its problems under ``problems``."""
     wrong = problems(diagnosis)
     return {"well": not wrong, "problems": wrong, "notes": notes(diagnosis), **asdict(diagnosis)}
 

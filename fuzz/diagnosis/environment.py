@@ -21,13 +21,13 @@ _CACHE_FOLDER = "AOTFUZZ_CACHE_DIR"
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """The torch that is installed.
+    """The installed torch.
 
     Attributes:
-        version: as ``torch.__version__``; "" if it cannot be imported.
-        build: what it is built for: "CPU", "CUDA 13.2" or "ROCm 6.4".
-        gpus: the names of the GPUs that it sees.
-        error: why it cannot be imported; "" if it can.
+        version: ``torch.__version__``, or "" if it cannot be imported.
+        build: "CPU", "CUDA 13.2" or "ROCm 6.4".
+        gpus: the names of the GPUs that it finds.
+        error: why it cannot be imported, or "".
     """
 
     version: str
@@ -38,13 +38,13 @@ class Torch:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """The cache on disk, as a process that imports aot tells of it.
+    """The cache on disk, as a process with aot reports it.
 
     Attributes:
-        folder: where it is, or would be.
-        on: whether the variable ``AOTFUZZ_CACHE_DIR`` turns it on.
-        unusable: why it cannot be used; "" if it can.
-        error: why aot cannot be imported; "" if it can.
+        folder: its folder, which may not exist.
+        on: the variable ``AOTFUZZ_CACHE_DIR`` turns it on.
+        unusable: why it cannot be used, or "".
+        error: why aot cannot be imported, or "".
     """
 
     folder: str
@@ -62,7 +62,7 @@ def installed_torch() -> Torch:
     """The torch that is installed here."""
     try:
         import torch
-    except Exception as error:  # a shared library that is not there is an OSError
+    except Exception as error:  # a missing shared library is an OSError
         return Torch("", error=_last_line(f"{type(error).__name__}: {error}"))
     hip, cuda = getattr(torch.version, "hip", None), torch.version.cuda
     build = f"ROCm {hip}" if hip else f"CUDA {cuda}" if cuda else "CPU"
@@ -71,7 +71,9 @@ def installed_torch() -> Torch:
 
 
 def cpp_compiler() -> str | None:
-    """The C++ compiler that Inductor would call: that of the variable ``CXX``, or the first on the path."""
+    """The C++ compiler that Inductor would call: that of the variable ``CXX``, or the first one on the
+    path.
+    """
     named = os.environ.get("CXX")
     return next((path for name in ([named] if named else _COMPILERS) if (path := shutil.which(name))), None)
 
@@ -91,9 +93,9 @@ def disk_cache() -> Cache:
 
 
 def missing_packages() -> Mapping[str, tuple[str, ...]]:
-    """For each optional extra of this project, the packages of it that are not installed.
+    """For each optional extra of this project, its packages that are not installed.
 
-    Nothing is known of extras where the project is used without being installed.
+    If the project is not installed, its extras are not known.
     """
     try:
         distribution = metadata.distribution("aotfuzz")

@@ -1,4 +1,4 @@
-"""Examine the installation: all that a diagnosis consists of, in less than a minute."""
+"""Examine: make a diagnosis of the installation, in less than a minute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fuzz.errors import FuzzError
 
 
 def examine_installation() -> Diagnosis:
-    """Examine this machine's Python, torch and aot. What fails is part of the diagnosis."""
+    """Examine this machine's Python, torch and aot. Errors are part of the diagnosis."""
     with ThreadPoolExecutor() as threads:  # each waits for a process that imports torch
         api, cache = threads.submit(compare_private_api), threads.submit(disk_cache)
         torch = installed_torch()

@@ -1,7 +1,7 @@
-"""Torch's private API: what of it is missing here, or has another signature than where it was tested.
+"""Private API: which names of torch's private API are missing here, or differ from the tested versions.
 
-A process of its own finds out, which runs `aot/torch_internals/inventory.py` as a file: it imports much of
-torch, and aot may be what cannot be imported.
+A separate process runs `aot/torch_internals/inventory.py` as a file, because it imports much of torch, and
+aot may not be importable.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class PrivateApi:
     """The private names of torch that this project uses, compared with the tested versions.
 
     Attributes:
-        tested: the versions that were tested, as "2.15".
-        baselines: those that the installed one was compared with.
-        names: how many names there are.
+        tested: the tested versions, such as "2.15".
+        baselines: the versions with which the installed one was compared.
+        names: the number of names.
         changes: what is missing or has changed: `name`, `before`, `after` (None: missing), `users`.
-        error: why it is not known; "" if it is.
+        error: why it is not known, or "".
     """
 
     tested: tuple[str, ...] = ()
@@ -38,14 +38,14 @@ class PrivateApi:
 
 
 def inventory_file() -> Path:
-    """The module of aot that makes the inventory; it is found without importing aot."""
+    """The file of the module of aot that makes the inventory, found without importing aot."""
     spec = importlib.util.find_spec("aot")
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).with_name("torch_internals") / "inventory.py"
 
 
 def compare_private_api() -> PrivateApi:
-    """Compare what the sources use with what the installed torch has."""
+    """Compare the private names in the sources with the installed torch."""
     command = [sys.executable, "-P", str(inventory_file()), "--json"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)

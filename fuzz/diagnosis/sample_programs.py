@@ -1,4 +1,4 @@
-"""Some programs of each profile, run on a target in workers: how many agree with eager, and which do not."""
+"""Sample programs: run some programs of each profile on a target, and count which agree with eager."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fuzz.campaign.workers.pool import Pool
 from fuzz.campaign.workers.protocol import Event, Failure, Job
 from fuzz.generate.profiles import PROFILES
 
-CASES = 8  # of each profile: all of them take less than half a minute on two cores that are free
-SEED = 2  # under each tested torch, none of its first programs differs
+CASES = 8  # of each profile; all together take less than half a minute on two free cores
+SEED = 2  # its first programs agree under each tested torch
 LIMIT = 20.0  # seconds for one program
-SECONDS = 30.0  # after which no more programs are begun
+SECONDS = 30.0  # no more programs start after it
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What became of the programs of one profile.
+    """The results of the programs of one profile.
 
     Attributes:
         outcomes: how many programs agree, are refused, are findings, or prove nothing ("poisoned").
-        problems: for each finding, its number among the programs of the seed, and what differs.
+        problems: for each finding, the program's number in the seed, and the difference.
     """
 
     outcomes: Mapping[str, int]
@@ -41,7 +41,7 @@ def run_sample_programs(
     Args:
         target: the name of the target.
         cases: how many programs of each profile.
-        seconds: after which no more are begun; at least one of each profile is run.
+        seconds: no more programs start after this time, but at least one of each profile runs.
 
     Raises:
         PoolError: no worker can be started.
@@ -64,7 +64,7 @@ def run_sample_programs(
 
 
 def _outcome(event: Event) -> tuple[str, str]:
-    """What became of a program, and why; what the fuzzer itself raises counts as a finding."""
+    """The outcome of a program, and the reason. An error of the fuzzer itself counts as a finding."""
     if isinstance(event, Failure):
         return "finding", event.text.strip().splitlines()[-1]
     seen = run_of_event(event)

@@ -57,13 +57,10 @@ _SWITCH_SECONDS = 1e-5
 class Result:
     """The result of one case: plain data, the same on every run except for `seconds`.
 
-    Attributes:
-        reason: the name of the refusal for "refused", why the case proves nothing for "poisoned", the first
-            finding's message for "finding".
-        origin: the function of the target that raised, if it is known.
-        seconds: the wall time of the case.
-        intact: another case may run in this process.
-        comparable: a later call of this case finds the same state as in eager.
+    `reason` is the name of the refusal for "refused", why the case proves nothing for "poisoned", or the
+    first finding's message. `origin` is the target's function that raised, if it is known. `seconds` is the
+    wall time. `intact`: another case may run in this process. `comparable`: a later call of this case finds
+    the same state as in eager.
     """
 
     outcome: OutcomeName
@@ -99,14 +96,10 @@ Twin = tuple[Function, Make, object]
 class CallSpec:
     """One call of a function: its arguments, its modes, and the steps after it.
 
-    Attributes:
-        exact: gives the same function and arguments in double precision. It is None, or gives None, if there
-            is no such function.
-        mode: the function mode of a call that is `swapped`.
-        state: what the function keeps between calls, if anything.
-        anew: if there is a state, gives the function and all its calls with a new one, as before the first
-            call.
-        number: the number of this call among those of `anew`.
+    `exact` gives the same function and arguments in double precision, or None; it may be None. `mode` is the
+    function mode of a call that is `swapped`. `state` is what the function keeps between calls, if anything.
+    Then `anew` gives the function and all its calls with a new state, as before the first call, and `number`
+    is this call's place among them.
     """
 
     make: Make
@@ -131,10 +124,8 @@ def in_one_thread(trial: CallSpec) -> CallSpec:
 
 
 def _observer_failure(error: BaseException) -> Result:
-    """The result if the observer fails.
-
-    The observer runs torch itself. So the target has broken torch, or has returned an object that raises when
-    it is looked at.
+    """The result if the observer, which runs torch, fails: the target broke torch, or returned an
+    object that raises.
     """
     here = "all can be looked at" if _is_torch_intact() else "torch works"
     said = _in_short(error)
@@ -186,14 +177,9 @@ def judge_call(
 ) -> Result:
     """Judge one call.
 
-    Args:
-        trial: the call on the baseline.
-        standard: the baseline, which is eager or a control.
-        function: the function that the baseline made.
-        compiled: the target's function.
-        own: the call on the target, which may be on another device.
-        elsewhere: it is on another device, so a call that draws random numbers cannot be compared.
-        known: the baseline's observation, if there is one already.
+    `trial` is the call on the baseline `standard` (eager or a control), which made `function`; `known` is its
+    observation, if there is one. `own` is the call on the target `compiled`. It may be `elsewhere`, on
+    another device; then a call that draws random numbers cannot be compared.
     """
     try:
         eager = run_and_observe(trial, function) if known is None else known
@@ -205,8 +191,7 @@ def judge_call(
     before, surroundings = compiled.runs, ProcessState()
     try:
         with _garbage_kept():
-            # If a function is compiled in pieces, some have run before one is refused, and may have changed
-            # anything.
+            # If a function is compiled in pieces, some may have run, and changed anything, before a refusal.
             has_clause = standard is eager_itself and not compiled.target.in_pieces
             retry = compiled.function if has_clause else None
             observations = _observe_target_calls(own, compiled, retry)
@@ -285,8 +270,8 @@ def baseline_reruns(
 ) -> Reruns:
     """The reruns of a call for which the judge may ask.
 
-    `function` is the one that the baseline made. `drew` says if its call took random numbers. `eps` is that
-    of the precision in which the target computes double precision.
+    The baseline made `function`, and its call `drew` random numbers or not. `eps` is that of the precision in
+    which the target computes double precision.
     """
 
     def once_more(**options: Any) -> Observation:
@@ -334,11 +319,8 @@ def baseline_reruns(
 
 
 def _leaves_same_python_state(eager: Observation, seen: Observation) -> bool:
-    """Whether a target's call has left the same Python state as eager's call.
-
-    A call that raises may leave less than eager's, which is no finding. After a refused call the state is the
-    retry's.
-    """
+    """Whether a target's call has left the same Python state as eager's call. A call that raises may leave
+    less, which is no finding. After a refused call the state is the retry's."""
     if seen.raised is not None and seen.refused is not None:
         return seen.retried is not None and seen.retried.python == eager.python
     return eager.raised is None or seen.python == eager.python
@@ -356,10 +338,8 @@ def replay_earlier_calls(trial: CallSpec) -> tuple[Function, CallSpec]:
 def _observe_target_calls(
     trial: CallSpec, compiled: LazyCompiled, retry: Function | None
 ) -> Sequence[Observation]:
-    """The observations of a target's call, one for each thread that makes it.
-
-    After a refused call `retry` is called in eager, on the same objects.
-    """
+    """The observations of a target's call, one a thread. After a refused one eager calls `retry` on the
+    same objects."""
     if trial.scenario.threads:
         return _observe_in_two_threads(trial, compiled, retry)
     return [run_and_observe(trial, compiled, compiled.target.refusal, retry=retry)]
@@ -374,19 +354,14 @@ def _threads_of_each_call(trial: CallSpec, compiled: LazyCompiled) -> tuple[Chan
 
 
 def _is_the_users(error: BaseException) -> bool:
-    """Whether a Ctrl-C may be meant for this process.
-
-    Workers ignore it, so in a worker it is the target's.
-    """
+    """Whether a Ctrl-C may be meant for this process. Workers ignore it, so theirs is the target's."""
     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     return isinstance(error, KeyboardInterrupt) and not ignored
 
 
 def _observe_without_first_growth(seen: Observation, trial: CallSpec, compiled: LazyCompiled) -> Observation:
-    """An observation without memory that is taken once, such as workspaces of kernels.
-
-    A leak grows at every call.
-    """
+    """An observation without memory that is taken once, as by kernels' workspaces. Leaks grow at every
+    call."""
     for _ in range(2):
         if seen.grown > 0:
             same, once_more = trial, compiled
@@ -477,10 +452,8 @@ def _garbage_kept() -> Iterator[None]:
 
 
 def _is_torch_intact() -> bool:
-    """Whether torch still works, after what a failure left is collected (`_garbage_kept`).
-
-    After an illegal access or a failed assertion on a CUDA device, nothing works there any more.
-    """
+    """Whether torch still works, after what a failure left is collected (`_garbage_kept`). After an
+    illegal access or a failed assertion on a CUDA device, nothing works there any more."""
     gc.collect()
     try:
         record_ambient()
@@ -500,9 +473,7 @@ def _settled() -> bool:
 
 
 def _settle() -> None:
-    """Wait until a device has finished its work, so that an error is raised now, and blamed on the right
-    call.
-    """
+    """Wait until a device has finished its work, so that an error is blamed on the right call."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
 
@@ -615,10 +586,8 @@ class _NotedModule(torch.nn.Module):
 
 
 def _count_function_runs(function: Function, runs: list[None]) -> Function:
-    """A function whose runs are counted.
-
-    It refers to nothing else, because a compiler may look at all that a function refers to, as `aot` does.
-    """
+    """A function whose runs are counted. It refers to nothing else, because a compiler may look at such
+    objects."""
     note = runs.append
     if isinstance(function, torch.nn.Module):
         return _NotedModule(function, note)

@@ -1,4 +1,4 @@
-"""What is hard about the arguments of a call: what they are, how they share memory, what a module holds."""
+"""Argument features: features of a call's arguments: kinds, shared memory, and what a module holds."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def argument_features(
     inputs: Sequence[AbstractTensor],
     groups: Sequence[Sequence[AbstractTensor]],
 ) -> Iterator[str]:
-    """The names of `fuzz.features.program_features.FEATURES` that the arguments of a call have.
+    """The features (`fuzz.features.table.FEATURES`) of a call's arguments.
 
-    `state` is the one before the first statement, `inputs` are the tensors among the arguments, each once,
-    and `groups` those that share storage with others.
+    `state` is the one before the first statement. `inputs` are the tensors among the arguments, each once.
+    `groups` has those that share storage with others.
     """
     for argument in program.arguments:
         match argument:
@@ -157,7 +157,7 @@ def _features_of_argument(tensor: AbstractTensor) -> Iterator[str]:
 def _features_of_argument_pair(
     first: AbstractTensor, second: AbstractTensor, inputs: Sequence[AbstractTensor]
 ) -> Iterator[str]:
-    """Two arguments on one storage, in their order."""
+    """The features of two arguments on one storage, in their order."""
     if first.wrapped and (first.base or first) is (second.base or second):
         yield "subclass: two on one base"
     if first.base is second or second.base is first:
@@ -197,7 +197,7 @@ def _transposed(first: Meta, second: Meta) -> bool:
 
 
 def _windows(first: Meta, second: Meta) -> bool:
-    """Whether both are windows of one matrix that begin in different rows, and share elements."""
+    """Whether both are windows of one matrix that begin in different rows and share elements."""
     if len(first.size) != 2 or first.stride != second.stride or not first.stride:
         return False
     row, column = first.stride
@@ -206,7 +206,7 @@ def _windows(first: Meta, second: Meta) -> bool:
 
 
 def _relation(first: Meta, second: Meta) -> str:
-    """How two geometries on one storage lie to each other."""
+    """The relation of two geometries on one storage, in a word."""
     here, there = covered_bytes(first), covered_bytes(second)
     if here == there:
         return "same elements"

@@ -1,4 +1,4 @@
-"""What is hard about how a program is called: what is done after a call, and how later calls differ."""
+"""Calls: features of how a program is called: the steps after a call, and differences of later calls."""
 
 from __future__ import annotations
 
@@ -116,6 +116,6 @@ def _base(tensor: AbstractTensor) -> int:
 
 
 def _groups(state: AbstractState, key: Callable[[AbstractTensor], int]) -> list[int]:
-    """For each argument the first one of the same key."""
+    """For each argument the position of the first one with the same key."""
     keys = [key(value) if isinstance(value, AbstractTensor) else None for value in state.names.values()]
     return [i if one is None else keys.index(one) for i, one in enumerate(keys)]

@@ -1,4 +1,4 @@
-"""Capabilities: names of what a target may do without, each a set of traits of programs."""
+"""Capabilities: names that a target may lack, each for a set of traits of programs."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "views": ("view: *",),
     }
 )
-"""What a target may lack by name, and the traits of the programs that need it."""
+"""The names that a target may lack, each with the traits of programs that need it."""
 
 
 def needed_traits(name: str) -> tuple[str, ...]:
-    """The patterns of the traits that a capability stands for; a pattern of traits stands for itself.
+    """The patterns of traits for a capability. A pattern of traits stands for itself.
 
     >>> needed_traits("random"), needed_traits("dtype: float64")
     (('random: *',), ('dtype: float64',))
@@ -47,7 +47,7 @@ def needed_traits(name: str) -> tuple[str, ...]:
 
 
 def is_capability(name: str) -> bool:
-    """Whether a target may lack this: a capability, or a pattern of some trait."""
+    """Whether a name is a capability, or a pattern of some trait."""
     return name in CAPABILITIES or any(matches(name, trait) for trait in TRAITS)
 
 

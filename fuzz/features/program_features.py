@@ -1,8 +1,9 @@
-"""What a program has that a compiler may get wrong: its hard features, by name.
+"""Program features: what a program has that a compiler may get wrong, by name.
 
-`features` is a pure function of a program; nothing runs. Campaigns count what it gives, so that a green run
-shows what it has seen, and tests ask of each profile that every feature is reached. `FEATURES` explains the
-names; each is a group and what it says, as in "alias: disjoint".
+In: a program. Out: names of `FEATURES`, which explains them. Each is a group and a text, such as "alias:
+disjoint". Campaigns count features, so that a run without findings shows what it has covered. Tests check
+that every profile reaches every feature.
+Invariant: `features` is a pure function of a program. Nothing runs.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __all__ = ["FEATURES", "features"]
 
 
 def features(program: Program) -> frozenset[str]:
-    """The names of the hard features that a valid program has: keys of `FEATURES`.
+    """The features of a valid program: keys of `FEATURES`.
 
     >>> from fuzz.ir.nodes import Storage
     >>> double = Statement("mul_number_", ("a0",), (("value", 2.0),), ())
@@ -49,7 +50,8 @@ def features(program: Program) -> frozenset[str]:
     >>> sorted(features(program))
     ['argument: root', 'data: argument', 'output: argument', 'output: written argument']
 
-    Raises ProgramError for a program that is not valid.
+    Raises:
+        ProgramError: the program is not valid.
     """
     found = set(scenario_features(program))
     for call in split_calls(program):
@@ -64,7 +66,7 @@ def features(program: Program) -> frozenset[str]:
 
 
 class _Walk:
-    """The state of a program under way, and what has been found."""
+    """The state of a program during the walk, and the features found so far."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -82,14 +84,14 @@ class _Walk:
             for memory in self.memories
             if len(group := [tensor for tensor in self.inputs if tensor.memory == memory]) > 1
         ]
-        self.written: dict[int, int] = {}  # memory -> how many statements have written to it
+        self.written: dict[int, int] = {}  # memory -> the number of statements that wrote to it
         self.writes: set[int] = set()  # arguments whose data was written
         self.reshaped: set[int] = set()  # arguments whose metadata was changed
-        self.viewed: set[int] = set()  # memories of which views were taken
-        self.depth: dict[int, int] = {}  # tensor -> how many views it is away from its base
-        self.kinds: dict[int, frozenset[str]] = {}  # view -> what is special about its making
+        self.viewed: set[int] = set()  # memories with views
+        self.depth: dict[int, int] = {}  # tensor -> the number of views between it and its base
+        self.kinds: dict[int, frozenset[str]] = {}  # view -> how it was made, if in a special way
         self.given = {id(tensor): tensor.meta for tensor in self.inputs}
-        self.laid_otherwise: set[int] = set()  # arguments whose metadata was another one for some time
+        self.laid_otherwise: set[int] = set()  # arguments whose metadata was different for some time
         self.turned: set[int] = set()  # statements that have run
         held = program.module.held if program.module else ()
         self.held = set(map(id, _tensors(self.state, held)))  # arguments that a module holds
@@ -166,7 +168,9 @@ class _Walk:
             self.add("flow: nested")
 
     def is_loop_carried(self, index: int, statement: Statement) -> bool:
-        """Whether a statement of a loop binds a name anew that this turn has read, and the next one reads."""
+        """Whether a statement of a loop rebinds a name that this iteration has read and the next one
+        reads.
+        """
         program = self.program
         loops = [
             n
@@ -360,11 +364,11 @@ def _tensors(state: AbstractState, names: Sequence[str] | Mapping[str, object]) 
     return [value for value in values if isinstance(value, AbstractTensor)]
 
 
-_KEPT = frozenset({"conjugated", "negated", "under no_grad"})  # what a view of a view has, too
+_KEPT = frozenset({"conjugated", "negated", "under no_grad"})  # a view of such a view has it too
 
 
 def _view_kind_features(row: Operator, meta: Meta) -> Iterator[str]:
-    """What is special about how a view is made."""
+    """The special ways in which a view is made."""
     kind = view_kind(row)
     if kind is not None:
         yield kind

@@ -1,4 +1,4 @@
-"""What any statement of a row of the operator table shows, whatever it is done to."""
+"""Row features: features that each statement of a row of the operator table has, for any operands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def row_features(row: Operator) -> Iterator[str]:
 
 
 def view_kind(row: Operator) -> str | None:
-    """What is special about the views that a row makes, if it makes any."""
+    """The special way in which a row makes views, or None."""
     if row.name.startswith("unsafe_"):
         return "unsafe"
     if row.kind is Kind.MULTI_VIEW:

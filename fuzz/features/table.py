@@ -1,4 +1,4 @@
-"""The names of the hard features of programs: one table, in the order in which reports list them."""
+"""Table: the names of all features, in the order of reports."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def _feature_table() -> Mapping[str, str]:
 
 
 FEATURES: Mapping[str, str] = _feature_table()
-"""Each name is a group and what it says; the value explains it."""
+"""Each name is a group and a text; the value explains it."""
 
 PYTHON_FEATURES: Mapping[str, str] = MappingProxyType(
     {
@@ -273,4 +273,4 @@ PYTHON_FEATURES: Mapping[str, str] = MappingProxyType(
         "enter_mode": "mode: entered",
     }
 )
-"""What each row of the kind "python" shows."""
+"""The feature of each row of the kind "python"."""

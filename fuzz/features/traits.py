@@ -1,10 +1,10 @@
-"""In which words coverage is counted, and a target says what it lacks: a program's traits.
+"""Traits: the words in which coverage is counted, and in which a target says what it lacks.
 
-operator: expand      it has a statement with that row of the operator table
-dtype: float64        a tensor argument's dtype, or its storage's
-rank: 2               how many dimensions one has
-device: cuda          where it runs
-alias: disjoint       any other: one of `fuzz.features.program_features.FEATURES`
+operator: expand      the program has a statement with that row of the operator table
+dtype: float64        a tensor argument, or its storage, has this dtype
+rank: 2               a tensor argument has so many dimensions
+device: cuda          the program runs there
+alias: disjoint       others are features (`fuzz.features.program_features.FEATURES`)
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ TRAITS: tuple[str, ...] = (
     *(f"{DEVICE}{name}" for name in DEVICES),
     *(f"{OPERATOR}{name}" for name in OPERATORS),
 )
-"""Every trait that a program can have, in the order in which reports list them."""
+"""All traits that a program can have, in the order of reports."""
 
 
 def described_traits() -> dict[str, str]:
-    """Every trait with its description, in the order of `TRAITS`; an operator's are its family and its
-    text."""
+    """All traits with descriptions, in the order of `TRAITS`.
+
+    That of an operator is its family and its text.
+    """
     found = dict(FEATURES)
     found.update((f"{DTYPE}{name}", f"an argument is of dtype {name}") for name in DTYPES)
     found.update((f"{RANK}{rank}", f"an argument has {rank} dimensions") for rank in range(MAX_RANK + 1))

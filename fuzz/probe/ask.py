@@ -1,7 +1,8 @@
-"""Ask a target what it takes: each question in a worker, so that a crash or a hang is an answer.
+"""Ask: run the question of each trait on a target, in workers, so that a crash or a hang is an answer.
 
-Dtypes come first, then sizes, operators, and all else. What has been refused is left out of later programs,
-and of those for features what is wrong as well, so that an answer is about its own trait.
+Dtypes come first, then sizes, operators, and all other features. Refused traits are left out of later
+programs. Programs for features also leave out traits that are wrong, so that each answer is about its own
+trait.
 """
 
 from __future__ import annotations
@@ -40,23 +41,23 @@ STATES: Mapping[State, str] = {
     "refused": "declined on purpose",
     "unclear": "the program proves nothing, or needs something else that is refused",
 }
-"""What may be answered, and what it means."""
+"""The possible answers, with their meanings."""
 
 LEFT_OUT: tuple[State, ...] = ("crash", "hang", "raises", "refused")
-"""What a campaign leaves out. (What is wrong is not: it is found.)"""
+"""The answers whose traits a campaign leaves out. Wrong traits stay in, because they are to be found."""
 
 _LENGTH = 200  # of a message
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a target makes of one trait.
+    """The result of a target on one trait.
 
     Attributes:
         trait: one of `fuzz.features.traits.TRAITS`.
         state: one of `STATES`.
-        message: what was raised, or what differs; "" where it is supported.
-        script: shows with torch alone what is wrong; "" for all else.
+        message: the exception or the difference; "" if the trait is supported.
+        script: a script that shows what is wrong with torch alone, or "".
     """
 
     trait: str
@@ -72,16 +73,16 @@ def probe_target(
     limit: float = 30.0,
     watch: Callable[[str, int], None] = lambda what, count: None,
 ) -> list[Answer]:
-    """Ask a target for all traits of programs.
+    """Run the questions of all traits on a target.
 
     Args:
         target: its name.
-        jobs: worker processes.
-        limit: seconds for one question.
-        watch: is told what is asked for next, and how many questions these are.
+        jobs: the number of worker processes.
+        limit: the seconds for one question.
+        watch: gets the kind of the next questions, and how many they are.
 
     Raises:
-        ConfigurationError: it takes no dtype at all, so that nothing else can be asked for.
+        ConfigurationError: it supports no dtype at all, so that nothing else can be tried.
         PoolError: no worker can be started.
     """
     promised = find_target(target).promised
@@ -151,8 +152,7 @@ def _answer_of(question: Question, seen: RunOutcome, target: str) -> Answer:
 def _blamed(
     question: Question, answer: Answer, found: Mapping[str, Answer], questions: Sequence[Question]
 ) -> Answer:
-    """The answer, or that it says nothing where the program has another trait that a plainer one shows to be
-    left out."""
+    """The answer, or "unclear" if a plainer question shows that another trait of the program is left out."""
     if answer.state not in LEFT_OUT:
         return answer
     for other in questions:

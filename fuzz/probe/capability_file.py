@@ -1,11 +1,10 @@
-"""Capability files: what a target takes, trait by trait, as TOML that people edit.
+"""Capability file: what a target supports, trait by trait, as TOML that people can edit.
 
-A table stands for a group of traits, a key in it for one of them, and its value for what becomes of programs
-that have it. The text of a target's exceptions stands in comments alone.
+A table is a group of traits, a key is a trait, and its value says what becomes of programs with it. Texts of
+the target's exceptions are only in comments.
 
     format = 1
     target = "openvino"
-
     [dtype]
     "complex64" = "refused"  # NotImplementedError: complex tensors
     "float32" = "supported"
@@ -41,7 +40,7 @@ _HEAD = """\
 
 
 def capability_text(target: str, torch: str, answers: Sequence[Answer], file: Path) -> str:
-    """The text of a capability file: the same answers give the same text."""
+    """The text of a capability file. Equal answers give equal text."""
     states = "\n".join(f"#   {state:10} {meaning}" for state, meaning in STATES.items())
     left_out = f"{', '.join(LEFT_OUT[:-1])} or {LEFT_OUT[-1]}"
     head = _HEAD.format(
@@ -65,11 +64,10 @@ def capability_text(target: str, torch: str, answers: Sequence[Answer], file: Pa
 
 
 def read_lacked_traits(file: Path) -> tuple[str, ...]:
-    """The traits that a capability file leaves out, in the order of `fuzz.features.traits.TRAITS`.
+    """The traits that a capability file excludes, in the order of `fuzz.features.traits.TRAITS`.
 
     Raises:
-        CapabilityFileError: it cannot be read, is no TOML, or has a table, a trait or a word that there is
-            none of.
+        CapabilityFileError: the file cannot be read, is no TOML, or has an unknown table, trait or word.
     """
     data = _read_toml(file)
     given = data.pop("format", None)
@@ -126,6 +124,6 @@ def _way_out(trait: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A basic string of TOML."""
+    """A text as a basic string of TOML."""
     shown = json.dumps(text.encode("utf-8", "replace").decode(), ensure_ascii=False)
     return shown.replace("\x7f", "\\u007F")

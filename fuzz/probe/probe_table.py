@@ -1,4 +1,6 @@
-"""What a target takes, on one screen: counts by group, and what is not supported, worst first."""
+"""Probe table: what a target supports, on one screen: counts by group, and unsupported traits, worst
+first.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ WIDTH = 110
 _WORST = ("crash", "hang", "wrong", "raises", "refused", "unclear")
 _SUMMARY = 9  # lines around the rows
 _NAMES, _MESSAGE = 40, 52
-# Groups of traits that are one line of the summary.
+# Groups of traits, each with one line of the summary.
 _GROUPS = {
     "operator": "operators",
     "dtype": "dtypes",
@@ -38,7 +40,7 @@ _GROUPS = {
 
 
 def probe_table(answers: Sequence[Answer], *, everything: bool = False, width: int = WIDTH) -> str:
-    """The answers as text: in at most `HEIGHT` lines, or a line for each that is not "supported"."""
+    """The answers as text, in at most `HEIGHT` lines, or with a line for each that is not "supported"."""
     counts: dict[str, Counter[str]] = {}
     for answer in answers:
         group = _GROUPS.get(answer.trait.partition(":")[0], "all else")
@@ -67,10 +69,10 @@ def probe_table(answers: Sequence[Answer], *, everything: bool = False, width: i
 
 
 def _clusters(rows: Sequence[Answer], width: int) -> list[tuple[str, str, str]]:
-    """Traits that have the same state for the same reason, in one line."""
+    """Traits with the same state for the same reason, in one line."""
     alike: dict[tuple[str, str], list[Answer]] = {}
     for answer in rows:
-        # Whatever differs between alike: names, numbers, which result it is.
+        # Remove what differs between similar messages: names, numbers, and which result it is.
         reason = re.sub(r"'[^']*'|\"[^\"]*\"|\[[^\]]*\]|[0-9]+", "", answer.message)[:30]
         alike.setdefault((answer.state, reason), []).append(answer)
     names_width, message_width = _NAMES, width - _NAMES - 16

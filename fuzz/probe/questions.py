@@ -1,4 +1,4 @@
-"""Questions: for each trait of programs a small program that has it, and little else.
+"""Questions: for each trait a small program that has it, and little else.
 
 >>> sorted(question.trait for question in dtype_questions())[:2]
 ['dtype: bfloat16', 'dtype: bool']
@@ -29,19 +29,19 @@ _SIZES: tuple[tuple[str, Size], ...] = (
     ("argument: empty", (0, 3)),
     ("argument: size 1", (1, 3)),
 )
-_DRAWS = 20  # of the attributes of one operator
-_PROGRAMS = 240  # of each profile, among which the plainest with a feature is looked for
+_DRAWS = 20  # how often the attributes of one operator are drawn
+_PROGRAMS = 240  # how many programs of each profile are searched for the plainest with a feature
 _SEED = 49
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Whether a target takes one trait of programs.
+    """The question whether a target supports one trait.
 
     Attributes:
         trait: one of `fuzz.features.traits.TRAITS`.
         program: a valid program that has it.
-        needs: the other traits that the program has.
+        needs: the other traits of the program.
     """
 
     trait: str
@@ -50,21 +50,21 @@ class Question:
 
 
 def dtype_questions() -> list[Question]:
-    """Whether it takes an argument of each dtype: it is negated, or added to itself."""
+    """Questions for arguments of each dtype, which the program negates or adds to themselves."""
     return [_question(f"{DTYPE}{dtype}", _doubled(dtype, (2, 3))) for dtype in sorted(DTYPES)]
 
 
 def size_questions(dtypes: Sequence[str]) -> list[Question]:
-    """Whether it takes arguments of each rank, and empty ones; they are of the first of some dtypes."""
+    """Questions for arguments of each rank, and for empty ones, with the first of some dtypes."""
     sizes = (*((f"{RANK}{len(size)}", size) for size in _RANKS), *_SIZES)
     return [_question(trait, _doubled(dtypes[0], size)) for trait, size in sizes]
 
 
 def operator_questions(limits: Limits | None = None) -> list[Question]:
-    """Whether it takes each operator, on plain operands within limits.
+    """Questions for each operator, on plain operands within limits.
 
-    What a row writes to, or changes the metadata of, is a copy that the program makes. A row whose operands
-    have to require grad, or for which there are no operands within the limits, is not asked for.
+    If a row writes to an operand, or changes its metadata, the program makes a copy of it first. A row has no
+    question if its operands must require grad, or if there are no operands within the limits.
     """
     found = []
     for name, row in OPERATORS.items():
@@ -77,7 +77,7 @@ def operator_questions(limits: Limits | None = None) -> list[Question]:
 
 
 def feature_questions(limits: Limits | None = None) -> list[Question]:
-    """Whether it takes each feature, in the plainest of some generated programs within limits that has it."""
+    """Questions for each feature, with the plainest generated program within limits that has it."""
     best: dict[str, tuple[tuple[int, int, int], Question]] = {}
     for number, program in enumerate(_small_programs(limits)):
         has = traits(program)
@@ -92,7 +92,7 @@ def feature_questions(limits: Limits | None = None) -> list[Question]:
 
 
 def operator_program(row: Operator, limits: Limits | None = None) -> Program | None:
-    """A program of one statement of a row, after copies of what it changes; None where none is found."""
+    """A program with one statement of a row, after copies of what it changes; None if there is none."""
     for metas in fitting_operands(row.name, limits):
         for draw in range(_DRAWS):
             program = _program_on_operands(row, metas, SeededChoices(_SEED, draw))
@@ -106,7 +106,7 @@ def _question(trait: str, program: Program) -> Question:
 
 
 def _doubled(dtype: str, size: Size) -> Program:
-    """An argument added to itself, or negated if it is of booleans."""
+    """A program that adds an argument to itself, or negates it if it is boolean."""
     operator, operands = ("logical_not", ("a0",)) if dtype in BOOL else ("add", ("a0", "a0"))
     statement = Statement(operator, operands, (), ("v0",))
     program = Program((Storage(dtype, size, 1),), (Root(0),), (Ref("a0"),), (statement,), Ref("v0"))
@@ -150,7 +150,7 @@ def _program_on_operands(row: Operator, metas: Sequence[Meta], choices: SeededCh
 
 
 def _small_programs(limits: Limits | None) -> Iterator[Program]:
-    """Programs of a statement or two of each profile that `mixed` mixes."""
+    """Programs of one or two statements from each profile that `mixed` mixes."""
     for name in dict.fromkeys(PROFILES["mixed"].mixture):
         profile = replace(
             PROFILES[name], statements=(0, 3), arguments=(1, 2), limits=limits, swarm=False, autocast=0.01

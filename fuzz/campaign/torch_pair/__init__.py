@@ -1,15 +1,16 @@
-"""The same campaign under two interpreters, each with its own torch, and what differs between them.
+"""Torch pair: the same campaign under two interpreters with their own torch, and what differs.
 
-In: two interpreters and a campaign's configuration. Out: a folder that holds both campaigns and what was made
-of them, which `fuzz.report.torch_comparison` reads.
+In: two interpreters and a campaign's configuration. Out: a folder with both campaigns and their comparison,
+which `fuzz.report.torch_comparison` reads. Modules in reading order:
 
-campaign_probe   whether an interpreter can run a campaign
-folder           what a comparison keeps on disk
-transitions      what became of each case under the one torch and under the other
-program_server   a process under one interpreter that runs programs for another process
-remote_runner    that process seen from here, and two of them as one runner
-eager_pass       each program in eager alone, under both
-sessions         one session of a comparison: run, resume
+    sessions          one session of a comparison: begin or resume
+    folder            the files of a comparison
+    campaign_probe    whether an interpreter can run a campaign
+    program_server    a process under one interpreter that runs programs for another process
+    remote_runner     the client of that process, and two of them as one runner
+    eager_pass        each program in eager alone, under both
+    transitions       the outcome of each case under one torch and under the other
+    torch_difference  the result, read from the folder
 
-Invariant: no process loads two versions of torch, and what passes between processes is JSON.
+Invariant: no process loads two versions of torch, and processes exchange JSON only.
 """

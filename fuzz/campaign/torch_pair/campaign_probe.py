@@ -1,4 +1,4 @@
-"""Whether an interpreter can run a campaign, asked of itself in a process of its own.
+"""Campaign probe: check, in a process of its own, whether an interpreter can run a campaign.
 
 fingerprint = require_campaign(find_interpreter("old/bin/python"), folder, configuration)
 """
@@ -32,9 +32,10 @@ print("\\n" + ANSWER_MARK + json.dumps(found))
 
 
 def require_campaign(interpreter: Interpreter, source: Path, configuration: Configuration) -> str:
-    """Make sure that an interpreter can run a campaign with the aotfuzz in the folder `source`.
+    """Check that an interpreter can run a campaign with the aotfuzz in the folder `source`.
 
-    Its answer is the fingerprint of its generator: two that are equal make the same programs.
+    Returns:
+        The fingerprint of its generator. Two interpreters with equal fingerprints make the same programs.
 
     Raises:
         InterpreterError: it cannot import this aotfuzz, or a target cannot run there.

@@ -1,7 +1,8 @@
-"""Eager alone under two torches: which programs give the same bits, or others within the error policy.
+"""Eager pass: run each program in eager alone under two versions of torch, and compare the results.
 
-In: a program and two runners. Out: an `EagerCase`. Each side first gives a digest of its observations, and
-only programs with different digests cross from one process to the other to be judged there.
+In: a program and two runners. Out: an `EagerCase`: equal bits, equal within the error policy, or different.
+Each side first gives a digest of its observations. Only programs with different digests are sent to the other
+process to be judged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _JUDGED = {"agree": WITHIN_POLICY, "finding": DIFFERS, "poisoned": UNDECIDED}
 
 
 def compare_eagers(index: int, program: Program, before: RemoteRunner, after: RemoteRunner) -> EagerCase:
-    """What two eagers make of a program, `before` being what the other one is judged by."""
+    """Compare the eagers of two runners on a program.
+
+    `before` is the side by which the other one is judged.
+    """
     item = handlers.eager_digest_item(program)
     digests = before.handle(item), after.handle(item)
     if "value" in digests[0] and digests[0] == digests[1]:
@@ -41,7 +45,7 @@ def compare_eagers(index: int, program: Program, before: RemoteRunner, after: Re
         return EagerCase(index, _JUDGED[result.outcome], result.reason, result.findings)
     said = [_failure(digest) for digest in digests]
     reason = f"before: {said[0]}; after: {said[1]}"
-    # One process that dies and another that does not is a difference; what the fuzzer fails on is none.
+    # It is a difference if one process dies and the other does not. A failure of the fuzzer is none.
     if any("failed" in digest for digest in digests) or said[0] == said[1]:
         return EagerCase(index, UNDECIDED, reason)
     message = f"call: {said[0]} in eager before, {said[1]} after"

@@ -1,14 +1,14 @@
-"""The folder of a comparison: what was asked for, the two campaigns, and what was made of both.
+"""Folder: the files of a comparison: its request, the two campaigns, and the results.
 
     DIR/comparison.json     the interpreters, the configuration, which aotfuzz
     DIR/source/             the aotfuzz that both interpreters import
     DIR/before/, after/     the two campaigns, as `aotfuzz run` makes them
-    DIR/eager.jsonl         what the two eagers make of each program
-    DIR/examples.jsonl      each reduced program that tells the two torches apart
+    DIR/eager.jsonl         the results of the two eagers on each program
+    DIR/examples.jsonl      each reduced program that distinguishes the two versions
     DIR/corpus/, repro/     the smallest of them, by bucket
     DIR/comparison.html     the page
 
-A line of a `.jsonl` counts once it is whole, so that a session that was killed goes on after it.
+A line of a `.jsonl` counts when it is complete, so a session can go on after one that was killed.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _EXAMPLES = "examples.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a comparison is of.
+    """The request of a comparison.
 
-    `pythons` are the interpreters, before and after; `aotfuzz` says which aotfuzz was handed to both.
+    `pythons` are the interpreters, before and after. `aotfuzz` says which aotfuzz both import.
     """
 
     pythons: tuple[str, str]
@@ -52,11 +52,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class EagerCase:
-    """What the two eagers make of one program.
+    """The result of two eagers on one program.
 
-    `outcome` is "same bits"; "within policy": other bits, by no more than the error policy allows; "differs";
-    or "undecided", and then `reason` says why. `findings` have what the eager before does, and what the one
-    after does, as `eager` and `target`.
+    `outcome` is "same bits", "within policy" (other bits, within the error policy), "differs", or
+    "undecided", for which `reason` says why. In `findings`, `eager` is the side before, and `target` the side
+    after.
     """
 
     index: int
@@ -79,7 +79,11 @@ def is_comparison(folder: Path) -> bool:
 
 
 def write_request(folder: Path, request: Request) -> None:
-    """Write what is asked for; StoreError if the folder cannot be written."""
+    """Write the request.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     data = {
         "version": VERSION,
         "pythons": list(request.pythons),
@@ -90,7 +94,11 @@ def write_request(folder: Path, request: Request) -> None:
 
 
 def read_request(folder: Path) -> Request:
-    """What a comparison is of; StoreError if the folder holds none, or a damaged one."""
+    """Read the request of a comparison.
+
+    Raises:
+        StoreError: the folder has none, or a damaged one.
+    """
     file = folder / FILE
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
@@ -106,7 +114,11 @@ def read_request(folder: Path) -> Request:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file whole or not at all; StoreError if that fails."""
+    """Write a file, all of it or nothing.
+
+    Raises:
+        StoreError: that fails.
+    """
     partial = file.with_name(f".{file.name}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -117,13 +129,13 @@ def write_text(file: Path, text: str) -> None:
 
 
 def add_eager(folder: Path, case: EagerCase) -> None:
-    """Keep what two eagers make of a program."""
+    """Store the result of two eagers on a program."""
     data = {**asdict(case), "findings": [finding_to_json(finding) for finding in case.findings]}
     _append_line(folder / _EAGER, data)
 
 
 def read_eager(folder: Path) -> dict[int, EagerCase]:
-    """What is kept of two eagers, by case number."""
+    """The stored results of two eagers, by case number."""
 
     def decode(data: Mapping[str, Any]) -> EagerCase:
         findings = tuple(finding_from_json(finding) for finding in data["findings"])
@@ -133,7 +145,7 @@ def read_eager(folder: Path) -> dict[int, EagerCase]:
 
 
 def add_example(folder: Path, found: PairExample) -> None:
-    """Keep an investigated transition."""
+    """Store an investigated transition."""
     _append_line(folder / _EXAMPLES, {"kind": found.kind.value, "example": example_to_json(found.example)})
 
 
@@ -155,7 +167,7 @@ def _append_line(file: Path, data: Mapping[str, Any]) -> None:
     try:
         with file.open("a+b") as lines:
             if lines.tell() and not _ends_whole(lines):
-                lines.write(b"\n")  # a line that was cut when a session was killed stays one of its own
+                lines.write(b"\n")  # an incomplete line of a killed session stays a separate line
             lines.write(text.encode("ascii") + b"\n")
     except OSError as error:
         raise StoreError(f"cannot write {file}: {error.strerror or error}") from error
@@ -167,7 +179,11 @@ def _ends_whole(lines: Any) -> bool:
 
 
 def _read_lines(file: Path, decode: Callable[[Mapping[str, Any]], T]) -> Iterator[T]:
-    """Each whole line, decoded; one that was cut is left out. StoreError if a whole one cannot be decoded."""
+    """Each complete line, decoded; an incomplete one is left out.
+
+    Raises:
+        StoreError: a complete line cannot be decoded.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""A process under one interpreter that runs programs in a pool of workers for another process.
+"""Program server: a process under one interpreter that runs programs in a pool for another process.
 
-Requests and answers are lines of JSON, each with the `id` of its request; answers come in any order:
+Requests and answers are lines of JSON with the `id` of the request. Answers come in any order:
 
     {"id": 1, "kind": "run", "program": {...}, "target": "aot", "fresh": false, "limit": null}
     {"id": 1, "run": {...}}                                  # records.run_to_json
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", required=True)
     parser.add_argument("--target", action="append", default=[])
     options = parser.parse_args(arguments)
-    # What torch or a target prints must not come between the answers.
+    # Text that torch or a target prints must not get between the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     with Pool(
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve_requests(requests: TextIO, answers: TextIO, runner: Runner, at_once: int) -> None:
-    """Answer each request, so many of them at once; when there are no more, give up those under way."""
+    """Answer all requests, `at_once` of them at a time. When the input ends, stop those that are running."""
     lock = threading.Lock()
 
     def write_answer(answer: dict[str, Any]) -> None:

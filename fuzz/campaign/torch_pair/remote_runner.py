@@ -1,10 +1,11 @@
-"""Programs run under another interpreter, and under two of them at once.
+"""Remote runner: run programs under another interpreter, or under two of them at once.
 
     with RemoteRunner(interpreter, environment, configuration, log) as runner:
         runner.run(program, "torch-aot-eager").signature
 
-`RemoteRunner` is the client of `program_server`. `PairedRunner` shows a difference only where the other torch
-still does what it did on the original case: a reduction with it ends in a program that tells the two apart.
+`RemoteRunner` is the client of `program_server`. `PairedRunner` shows a difference only if the other torch
+still does what it did on the original case. So a reduction with it ends in a program that distinguishes the
+two.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _END_SECONDS = 20.0
 
 
 class RemoteRunner:
-    """Runs programs in workers under one interpreter; usable from many threads."""
+    """Runs programs in workers under one interpreter. Any thread may use it."""
 
     def __init__(
         self,
@@ -43,10 +44,10 @@ class RemoteRunner:
         configuration: Configuration,
         log: Path,
     ) -> None:
-        """`log` takes what the process says on stderr.
+        """Start the process. `log` gets its stderr.
 
         Raises:
-            PoolError: no worker starts under it.
+            PoolError: no worker starts under the interpreter.
         """
         self.limit = configuration.limit
         self.interpreter = interpreter
@@ -59,7 +60,7 @@ class RemoteRunner:
         command += ["--limit", str(configuration.limit), "--device", configuration.device]
         command += [word for target in configuration.targets for word in ("--target", target)]
         with log.open("wb") as errors:
-            # A session of its own: a Ctrl-C is for this process, which then ends that one.
+            # In a session of its own it gets no Ctrl-C. This process gets it, and ends that one.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
@@ -88,7 +89,7 @@ class RemoteRunner:
         self.close()
 
     def close(self) -> None:
-        """End the process; whoever waits for an answer gets WorkersLost."""
+        """End the process. Threads that wait for an answer get WorkersLost."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._requests.close()
@@ -104,7 +105,11 @@ class RemoteRunner:
     def run(
         self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None
     ) -> RunOutcome:
-        """Run a program on a target and wait for it; WorkersLost when the process has ended."""
+        """Run a program on a target and wait for it.
+
+        Raises:
+            WorkersLost: the process has ended.
+        """
         request = {"kind": "run", "program": to_json(program), "target": target}
         return run_from_json(self._ask_server({**request, "fresh": fresh, "limit": limit})["run"])
 
@@ -114,7 +119,7 @@ class RemoteRunner:
         return bool(self._ask_server(request)["shows"])
 
     def handle(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """What comes of an item of `handlers`: it has a `value`, or `died` or `failed` and why."""
+        """Handle an item of `handlers`. The result has a `value`, or `died` or `failed` with the reason."""
         return self._ask_server({"kind": "item", "item": item}, failing=False)
 
     def _ask_server(self, request: dict[str, Any], *, failing: bool = True) -> dict[str, Any]:
@@ -150,16 +155,16 @@ class RemoteRunner:
         return WorkersLost(f"the workers under {self.interpreter.python} have ended: {self._last_words()}")
 
     def _last_words(self) -> str:
-        """The last line that the process said, and where the rest is."""
+        """The last line of the process's stderr, and the file with the rest."""
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f"{lines[-1]} ({self._log})" if lines else f"it said nothing ({self._log})"
 
 
 class PairedRunner:
-    """Runs programs under `own`, and has a difference count only where `other` still gives `expected`.
+    """Runs programs under `own`. A difference counts only if `other` still gives `expected`.
 
-    With it `fuzz.campaign.investigate.investigate` reduces what the two torches differ in, and slips neither
-    to a difference that both have nor to one that the other one has in another way.
+    With it `fuzz.campaign.investigate.investigate` reduces a difference between the two versions. It slips
+    neither to a difference that both have, nor to one that the other has in another way.
     """
 
     def __init__(self, own: RemoteRunner, other: RemoteRunner, expected: RunOutcome) -> None:
@@ -174,7 +179,7 @@ class PairedRunner:
     def run(
         self, program: Program, target: str, *, fresh: bool = False, limit: float | None = None
     ) -> RunOutcome:
-        """What a program gives under `own`; poisoned where `other` gives no longer what is expected."""
+        """The outcome of a program under `own`; poisoned if `other` does not give `expected` any more."""
         seen = self._own.run(program, target, fresh=fresh, limit=limit)
         if not seen.signature:
             return seen

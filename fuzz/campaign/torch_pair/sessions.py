@@ -1,12 +1,12 @@
-"""One session of a comparison: check the interpreters, run both campaigns, examine what differs.
+"""Sessions: one session of a comparison: check the interpreters, run both campaigns, examine differences.
 
     begin_comparison(Path("candidate"), ("old/bin/python", "new/bin/python"), configuration, print)
     resume_comparison(Path("candidate"), print)
 
-The campaigns run one after the other, each with all workers, so that both have the same machine to
-themselves. Then each program runs in eager alone under both, and of the cases that made a transition some are
-reduced with both torches at hand. A session that is interrupted raises KeyboardInterrupt once its processes
-have ended; what it stored counts.
+The campaigns run one after the other, each with all workers, so that both have the same machine. Then each
+program runs in eager alone under both. Of the cases with a transition some are reduced, with both versions
+available. A session that is interrupted raises KeyboardInterrupt after its processes have ended, and what it
+stored counts.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _PACE = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """Both interpreters, checked, and the environment in which they import this aotfuzz."""
+    """Both interpreters, after the check, and the environment in which they import this aotfuzz."""
 
     before: Interpreter
     after: Interpreter
@@ -70,9 +70,10 @@ class _Sides:
 def begin_comparison(
     folder: Path, pythons: tuple[str, str], configuration: Configuration, watch: Watch
 ) -> list[str]:
-    """Run a comparison in a new folder; `watch` is told in words how far it is.
+    """Run a comparison in a new folder. `watch` gets its progress in words.
 
-    The answer is the fuzzer's own mistakes on the way, as tracebacks.
+    Returns:
+        The fuzzer's own mistakes on the way, as tracebacks.
 
     Raises:
         InterpreterError: an interpreter cannot run the campaign.
@@ -98,10 +99,10 @@ def begin_comparison(
 def resume_comparison(
     folder: Path, watch: Watch, *, cases: int | None = None, jobs: int | None = None
 ) -> list[str]:
-    """Go on with a comparison; with `cases`, both campaigns until they have so many.
+    """Continue a comparison. With `cases`, both campaigns run until they have so many.
 
-    The answer and the errors are as for `begin_comparison`. InterpreterError too if an interpreter now has
-    another torch.
+    The result and the errors are those of `begin_comparison`. InterpreterError is raised too if an
+    interpreter now has another torch.
     """
     request = read_request(folder)
     configuration = request.configuration
@@ -119,7 +120,9 @@ def resume_comparison(
 def _checked_sides(
     folder: Path, before: Interpreter, after: Interpreter, configuration: Configuration
 ) -> _Sides:
-    """Both sides, once each has made the first programs with the copy of this aotfuzz, and made the same."""
+    """Both sides, after each has made the first programs with the copy of this aotfuzz, and these are
+    equal.
+    """
     source = folder / SOURCE
     try:
         write_source_copy(source)
@@ -165,10 +168,10 @@ def _run_session(folder: Path, configuration: Configuration, sides: _Sides, watc
 def _run_campaign_of_side(
     folder: Path, interpreter: Interpreter, configuration: Configuration, environment: Mapping[str, str]
 ) -> None:
-    """Run a campaign to its end in a process of its own, or what is left of it.
+    """Run a campaign, or the rest of it, to its end in a process of its own.
 
     Raises:
-        InterpreterError: it ended early, by itself.
+        InterpreterError: it ended early by itself.
     """
     words = ["--cases", str(configuration.cases), "--jobs", str(configuration.jobs), "--known", "none"]
     if (folder / CAMPAIGN).is_file():
@@ -180,7 +183,7 @@ def _run_campaign_of_side(
         words = ["run", *targets, "--seed", str(configuration.seed), *words]
         words += ["--profile", configuration.profile, "--device", configuration.device]
         words += ["--case-timeout", str(configuration.limit), "--out", str(folder)]
-    # A session of its own: a Ctrl-C is for this process, which passes it on.
+    # In a session of its own it gets no Ctrl-C. This process gets it, and passes it on.
     process = subprocess.Popen(
         [str(interpreter.python), "-P", "-m", "fuzz.cli", *words],
         stdin=subprocess.DEVNULL,
@@ -191,7 +194,7 @@ def _run_campaign_of_side(
     try:
         status = process.wait()
     except KeyboardInterrupt:
-        process.terminate()  # SIGINT may be ignored there, as it is in what a shell runs in the background
+        process.terminate()  # the process may ignore SIGINT, as processes in a shell's background do
         try:
             process.wait()
         except KeyboardInterrupt:
@@ -213,7 +216,7 @@ def _is_campaign_complete(folder: Path, configuration: Configuration) -> bool:
 def _compare_all_eagers(
     folder: Path, configuration: Configuration, before: RemoteRunner, after: RemoteRunner, watch: Watch
 ) -> None:
-    """Compare the two eagers on each program that has not been compared."""
+    """Compare the two eagers on each program that is not compared yet."""
     assert configuration.cases is not None
     known = read_eager(folder)
     left = [index for index in range(configuration.cases) if index not in known]
@@ -234,7 +237,7 @@ def _compare_all_eagers(
 def _investigate_transitions(
     folder: Path, configuration: Configuration, before: RemoteRunner, after: RemoteRunner, watch: Watch
 ) -> list[str]:
-    """Reduce what is due of each group of transitions, with both torches at hand."""
+    """Reduce the due cases of each group of transitions, with both versions available."""
     stored = read_examples(folder)
     lock = threading.Lock()
     troubles: list[str] = []
@@ -273,7 +276,7 @@ def _investigate_transitions(
 
 @dataclass(frozen=True, slots=True)
 class _GroupOfCases:
-    """Cases that made the same transition, their ledger, and all cases of their kind."""
+    """Cases with the same transition, their ledger, and all cases of their kind."""
 
     kind: Kind
     ledger: Ledger
@@ -282,7 +285,7 @@ class _GroupOfCases:
 
 
 class _Pace:
-    """Tells how far a part of the session is, every few seconds and at its end."""
+    """Reports the progress of a part of the session, every few seconds and at its end."""
 
     def __init__(self, watch: Watch, what: str, total: int, done: int) -> None:
         self._watch = watch
@@ -301,7 +304,7 @@ class _Pace:
 
 
 def _run_in_threads(at_once: int, function: Callable[[Any], None], items: Iterable[Any]) -> None:
-    """Call a function with each item, so many at once; the first exception ends it and is raised."""
+    """Call a function with each item, `at_once` at a time. The first exception ends it and is raised."""
     threads = ThreadPoolExecutor(at_once)
     try:
         for future in [threads.submit(function, item) for item in items]:
@@ -312,8 +315,10 @@ def _run_in_threads(at_once: int, function: Callable[[Any], None], items: Iterab
 
 @contextmanager
 def _signals_interrupting() -> Iterator[None]:
-    """Have SIGTERM end a session as Ctrl-C does, and SIGINT as well where a shell has it ignored, as in what
-    it runs in the background."""
+    """While it lasts, SIGTERM ends a session as Ctrl-C does.
+
+    SIGINT does so too if it is ignored, as for processes in a shell's background.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The result of a comparison, read from its folder: of one that just ended, or of one of last week.
+"""Torch difference: the result of a comparison, read from its folder.
 
 found = read_torch_difference(Path("candidate"))
 found.buckets[Kind.APPEARED], found.eager
@@ -37,13 +37,16 @@ from fuzz.corpus import case_file
 
 @dataclass(frozen=True, slots=True)
 class TorchDifference:
-    """What differs between two torches.
+    """The differences between two versions of torch.
 
-    `outcomes` counts for each target the cases by their outcome before and after. `buckets` has, of each
-    examined kind, what its cases reduce to, with the smallest example; an example tells the two torches
-    apart. `others` has what the other torch does on the case of an example, in words. `files` has the corpus
-    file and the script of each bucket that has them. `eager` has what the two eagers make of each program.
-    `left` counts the examples that are still to be reduced.
+    Attributes:
+        outcomes: for each target the number of cases by their outcomes before and after.
+        buckets: for each examined kind the buckets of its cases, with the smallest example. An example
+            distinguishes the two versions.
+        others: what the other version does on the case of an example, in words.
+        files: the corpus file and the script of each bucket that has them.
+        eager: the results of the two eagers on each program.
+        left: the number of examples that are still to be reduced.
     """
 
     folder: Path
@@ -63,24 +66,24 @@ class TorchDifference:
         return [row for row in self.transitions if row.kind is kind]
 
     def cases(self, kind: Kind) -> int:
-        """How many cases made a transition of that kind."""
+        """The number of cases with a transition of this kind."""
         return sum(len(row.cases) for row in self.of_kind(kind))
 
     @property
     def eager_counts(self) -> Counter[str]:
-        """The programs by what the two eagers make of them."""
+        """The number of programs by the result of the two eagers."""
         return Counter(case.outcome for case in self.eager.values())
 
     @property
     def complete(self) -> bool:
-        """Whether all that was asked for has been done."""
+        """Whether the comparison is complete."""
         wanted = self.request.configuration.cases
         done = not (self.before.interrupted or self.after.interrupted or self.left)
         return done and len(self.eager) == wanted
 
     @property
     def news(self) -> bool:
-        """Whether something appeared or changed: a difference, a refusal, or what eager itself does."""
+        """Whether something appeared or changed: a difference, a refusal, or eager itself."""
         kinds = (Kind.APPEARED, Kind.CHANGED, Kind.REFUSAL_APPEARED)
         return any(self.cases(kind) for kind in kinds) or self.eager_counts[DIFFERS] > 0
 
@@ -89,7 +92,7 @@ def read_torch_difference(folder: Path) -> TorchDifference:
     """The result in a comparison's folder, as far as it has come.
 
     Raises:
-        StoreError: the folder holds no comparison, a damaged one, or one of which a campaign has not begun.
+        StoreError: the folder has no comparison or a damaged one, or a campaign of it has not begun.
     """
     request = read_request(folder)
     stored = read_examples(folder)
@@ -118,7 +121,11 @@ def read_torch_difference(folder: Path) -> TorchDifference:
 
 
 def write_example_files(difference: TorchDifference) -> None:
-    """Write a corpus file and a script for each bucket; StoreError if that fails."""
+    """Write a corpus file and a script for each bucket.
+
+    Raises:
+        StoreError: that fails.
+    """
     files = _example_paths(difference.folder, difference.buckets)
     for kind, found in difference.buckets.items():
         torch = (difference.before if kind is Kind.GONE else difference.after).versions["torch"]

@@ -1,10 +1,11 @@
-"""Transitions: what became of each case under the one torch and under the other.
+"""Transitions: the outcome of each case under one torch and under the other.
 
-In: the rows of two campaigns of the same programs. Out: `Transition`s, each of the cases of one target that
-went from one outcome to another, and a `Ledger` for each kind, which says where examples are to be made.
+In: the rows of two campaigns of the same programs. Out: `Transition`s, and a `Ledger` for each kind, which
+says which cases need an example. A transition has the cases of one target that went from one outcome to
+another.
 
 A case that is poisoned on one side proves nothing there. A difference on the other side is then *undecided*:
-the comparison counts it and says of no torch that it is right.
+the comparison counts it, and calls neither version right.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ class Kind(StrEnum):
     """How the two outcomes of a case differ."""
 
     APPEARED = "appeared"
-    """A difference from eager after, where before the target agreed with eager or refused."""
+    """The target differs from eager after; before it agreed or refused."""
     CHANGED = "changed"
-    """A difference from eager in both, with another signature."""
+    """The target differs from eager before and after, with another signature."""
     GONE = "gone"
-    """A difference from eager before, where after the target agrees with eager or refuses."""
+    """The target differs from eager before; after it agrees or refuses."""
     REFUSAL_APPEARED = "refusal appeared"
-    """A refusal after, where before the target agreed with eager."""
+    """The target refuses after; before it agreed with eager."""
     REFUSAL_GONE = "refusal gone"
-    """A refusal before, where after the target agrees with eager."""
+    """The target refuses before; after it agrees with eager."""
     UNDECIDED = "undecided"
-    """A difference from eager on one side, and a case that proves nothing on the other."""
+    """The target differs from eager on one side, and the case proves nothing on the other."""
 
 
 EXAMINED = (Kind.APPEARED, Kind.CHANGED, Kind.GONE)
-"""The kinds of which examples are reduced."""
+"""The kinds with reduced examples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The cases of one target that went from one outcome to another, in words: `cases` are their numbers.
+    """The cases of one target that went from one outcome to another; `cases` has their numbers.
 
-    A word is "agree", "refused: REASON", "poisoned", or the signature of a difference. `died` is "crash" or
-    "timeout" where the side with the difference lost its process.
+    An outcome is "agree", "refused: REASON", "poisoned", or the signature of a difference. `died` is "crash"
+    or "timeout" if the side with the difference lost its process.
     """
 
     kind: Kind
@@ -66,12 +67,15 @@ class CasePair:
 
     @property
     def kind(self) -> Kind | None:
-        """How the two differ, None if they do not, or if one proves nothing and the other shows nothing."""
+        """How the two differ.
+
+        None if they do not, or if one proves nothing and the other has no difference.
+        """
         return transition_kind(self.before.seen, self.after.seen)
 
     @property
     def shown(self) -> Row:
-        """The side whose difference is looked at: the later one, if that has one."""
+        """The side whose difference is examined: the later one, if it has one."""
         return self.after if self.after.seen.signature else self.before
 
     @property
@@ -81,7 +85,7 @@ class CasePair:
 
 
 def transition_kind(before: RunOutcome, after: RunOutcome) -> Kind | None:
-    """How two runs of one case differ; None where they do not, or where that says nothing.
+    """How two runs of one case differ; None if they do not, or if that proves nothing.
 
     >>> agrees = RunOutcome("agree", "", (), "agree", 0.1)
     >>> transition_kind(agrees, RunOutcome("refused", "", (), "no strides", 0.1))
@@ -99,7 +103,7 @@ def transition_kind(before: RunOutcome, after: RunOutcome) -> Kind | None:
 
 
 def outcome_word(seen: RunOutcome) -> str:
-    """A run in a word or two, the same for all cases that are counted together."""
+    """The outcome of a run in a word or two, equal for all cases that are counted together."""
     if seen.signature:
         return seen.signature
     return f"refused: {seen.reason}" if seen.outcome == "refused" else seen.outcome
@@ -117,7 +121,7 @@ def case_pairs(before: Store, after: Store) -> list[CasePair]:
 
 
 def outcome_counts(pairs: Sequence[CasePair]) -> dict[str, Counter[tuple[str, str]]]:
-    """For each target the cases by their outcome before and after."""
+    """For each target the number of cases by their outcomes before and after."""
     counts: dict[str, Counter[tuple[str, str]]] = {}
     for pair in pairs:
         outcomes = pair.before.seen.outcome, pair.after.seen.outcome
@@ -126,7 +130,7 @@ def outcome_counts(pairs: Sequence[CasePair]) -> dict[str, Counter[tuple[str, st
 
 
 def transitions(pairs: Sequence[CasePair]) -> list[Transition]:
-    """The cases that differ, by target and pair of outcomes; the most frequent first."""
+    """The transitions by target and pair of outcomes, the most frequent first."""
     found: dict[tuple[Kind, str, str, str, str], list[int]] = {}
     for pair in pairs:
         kind = pair.kind
@@ -142,16 +146,16 @@ def transitions(pairs: Sequence[CasePair]) -> list[Transition]:
 def transition_ledgers(
     pairs: Sequence[CasePair], before: Store, after: Store
 ) -> Mapping[Kind, tuple[Ledger, Mapping[tuple[str, int], CasePair]]]:
-    """For each examined kind a ledger whose groups are its transitions, and its cases.
+    """For each examined kind its cases, and a ledger whose groups are its transitions.
 
-    The ledger says which cases deserve an example, as that of a campaign does: so the same number of them.
+    The ledger chooses as many examples as that of a campaign.
     """
     configuration = after.configuration
     found = {}
     for kind in EXAMINED:
         cases = {(pair.shown.target, pair.shown.index): pair for pair in pairs if pair.kind is kind}
         store = before if kind is Kind.GONE else after
-        # Read here: who looks at a suspect does so in a thread that may not use the store.
+        # It is read here, because investigations run in threads, which must not use the store.
         seen = {key: store.seen(*key) for key in cases}
 
         def look(target: str, index: int, seen: Mapping[tuple[str, int], RunOutcome] = seen) -> Suspect:
@@ -161,7 +165,7 @@ def transition_ledgers(
         ledger = Ledger(configuration.targets, look)
         for pair in cases.values():
             shown, signature = pair.shown, pair.shown.seen.signature
-            # (Why it was refused on the other side tells no two differences apart.)
+            # The reason of a refusal on the other side does not distinguish differences.
             other = pair.other.seen.signature or pair.other.seen.outcome
             ledger.enter(look(shown.target, shown.index), shown.at, f"{other} -> {signature}")
         found[kind] = (ledger, cases)

@@ -1,14 +1,16 @@
-"""A campaign's jobs on many machines: a Dask cluster hands out leases, each node runs them in its own pool.
+"""Cluster: run a campaign's jobs on many machines, with Dask.
 
-What isolates crashes and hangs is the node's pool, as on one machine; the cluster only carries leases there
-and answers back, both as JSON texts. A lease that does not come back (its node was killed, is frozen or cut
-off) is run again: by the scheduler as soon as it misses the node, and at the latest by the driver after a
-deadline, under a new name. Whichever answer is first counts; an item is answered once.
+A Dask cluster hands leases to nodes, and each node runs them in a pool of its own. The pool isolates crashes
+and hangs, as on one machine. The cluster only carries leases and answers, as JSON texts. A lease may not come
+back, if its node was killed, is frozen or cut off. Then it runs again: the scheduler repeats it when it
+misses the node, and the driver does so at the latest after a deadline, under a new name. The first answer
+counts.
 
     with Cluster("tcp://scheduler:8786", Node(...)) as workers: ...
     with Cluster("local:4", Node(...)) as workers: ...        # four nodes on this machine
 
-Needs the extra: pip install 'aotfuzz[cluster]'.
+It needs the extra: pip install 'aotfuzz[cluster]'.
+Invariant: each item is answered once.
 """
 
 from __future__ import annotations
@@ -32,25 +34,25 @@ from fuzz.campaign.workers.protocol import Answer, Death, Event, Failure, Job, W
 from fuzz.errors import ConfigurationError, PoolError, WorkersLost
 
 LOCAL = re.compile(r"local:([1-9][0-9]{0,2})")
-# The scheduler of `local:N` gives a node up that has not been heard of for so many seconds.
+# The scheduler of `local:N` gives up a node that was silent for so many seconds.
 TTL = 30.0
-# Seconds of work in a lease: a node that is lost loses so much, and the way there costs a few milliseconds.
+# Seconds of work in a lease. A lost node loses so much; the transport costs a few milliseconds.
 LEASE_SECONDS = 5.0
-# The driver's own patience with a lease, besides the time limit of one of its items.
+# How long the driver waits for a lease, besides the time limit of one of its items.
 PATIENCE = 120.0
 # How long a scheduler may take to answer.
 CONNECT = 30.0
-# How long a node may take to end its pool before the driver leaves without waiting.
+# How long the driver waits for a node to end its pool.
 FAREWELL = 3.0
-# So often is a lease tried before its items are given up as the fuzzer's failure.
+# The attempts of a lease before its items count as failures of the fuzzer.
 ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What every node is told with each lease.
+    """The settings that a node gets with each lease.
 
-    `jobs` is the number of worker processes on a node, 0 for one for each core (or GPU); `memory` bounds each
+    `jobs` is the number of worker processes on a node, 0 for one for each core or GPU. `memory` limits each
     of them. `torch` and `generator` are the versions that a node must have.
     """
 
@@ -65,7 +67,7 @@ class Node:
 
     @classmethod
     def of(cls, configuration: Configuration, jobs_on_node: int) -> Node:
-        """What the nodes of a campaign are told."""
+        """The settings of a campaign's nodes."""
         return cls(
             configuration.targets,
             configuration.seed,
@@ -80,7 +82,7 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class _Lease:
-    """A job under way: what is known of it here."""
+    """A running job, as the driver knows it."""
 
     number: int
     job: Job
@@ -93,9 +95,11 @@ class Cluster:
     """The nodes of a Dask cluster, as `fuzz.campaign.workers.protocol.Workers`."""
 
     def __init__(self, where: str, node: Node, *, ttl: float = TTL, patience: float = PATIENCE) -> None:
-        """`where` is the address of a scheduler, or `local:N`.
+        """Connect to a cluster. `where` is the address of a scheduler, or `local:N`.
 
-        Raises ConfigurationError without the extra, PoolError if there is no cluster at that address.
+        Raises:
+            ConfigurationError: the extra is not installed.
+            PoolError: there is no cluster at that address.
         """
         self._node = node
         self._patience = patience
@@ -118,7 +122,7 @@ class Cluster:
 
     @property
     def backlog(self) -> int:
-        """Leases that are not urgent and have not come back."""
+        """The number of leases that are not urgent and have not come back."""
         with self._lock:
             return sum(not lease.job.urgent for lease in self._leases.values())
 
@@ -147,7 +151,9 @@ class Cluster:
     def wait(self, timeout: float) -> list[Event]:
         """The events of the leases that come back within `timeout` seconds.
 
-        Raises PoolError if a node is unfit, WorkersLost if the scheduler is gone.
+        Raises:
+            PoolError: a node cannot run the campaign.
+            WorkersLost: the scheduler is gone.
         """
         self._require_scheduler()
         self._send_late_leases_again()
@@ -162,7 +168,7 @@ class Cluster:
             return events
 
     def _require_scheduler(self) -> None:
-        """Make sure that the scheduler is there; for a while it may be out of reach."""
+        """Check that the scheduler is there. It may be out of reach for a while."""
         if self._client.status == "running":
             self._missed = None
             return
@@ -172,7 +178,7 @@ class Cluster:
             raise WorkersLost(f"the scheduler of the cluster at {self._where} is gone")
 
     def states(self) -> list[WorkerStatus]:
-        """What each lease waits for; how many nodes there are comes first."""
+        """The state of each lease; the number of nodes comes first."""
         now = time.monotonic()
         with self._lock:
             leases = list(self._leases.values())
@@ -184,10 +190,10 @@ class Cluster:
         return found
 
     def close(self) -> None:
-        """Leave the cluster, whose nodes end their pools when they are idle; end those of a local one."""
+        """Leave the cluster. Its nodes end their pools when they are idle. Nodes of a local cluster end."""
         import distributed
 
-        # (There may be no scheduler any more to say it to.)
+        # The scheduler may be gone.
         with contextlib.suppress(Exception):
             farewells = [
                 self._client.submit(leave, workers=[address], pure=False, priority=20)
@@ -223,7 +229,7 @@ class Cluster:
             )
         try:
             if local is not None:
-                # A node has processes of its own, which a daemonic process may not have.
+                # A node starts processes, and a daemonic process must not.
                 dask.config.set(
                     {"distributed.scheduler.worker-ttl": f"{ttl}s", "distributed.worker.daemon": False}
                 )
@@ -232,7 +238,8 @@ class Cluster:
                     threads_per_worker=1,
                     memory_limit=0,
                     dashboard_address=None,
-                    # Before it reports for work: importing torch keeps it from saying that it is alive.
+                    # A node imports torch before it registers, because it cannot send heartbeats during the
+                    # import.
                     preload=[__name__],
                 )
             return distributed.Client(self._local or where, timeout=CONNECT, set_as_default=False)
@@ -240,7 +247,7 @@ class Cluster:
             raise PoolError(f"no Dask cluster answers at {where}: {error}") from error
 
     def _nodes(self) -> dict[str, Any]:
-        # Of a scheduler that is gone nothing is known, and asking it raises or gives a part of what it knew.
+        # If the scheduler is gone, a request raises, or gives a part of the answer.
         try:
             found: dict[str, Any] = self._client.scheduler_info(n_workers=-1).get("workers", {})
         except Exception:
@@ -267,7 +274,8 @@ class Cluster:
                 resources={"GPU": 1} if self._node.device != "cpu" else None,
             )
         except Exception:
-            # The scheduler is gone, or out of reach: `wait` finds out, and issues the lease again if it can.
+            # If the scheduler is gone or out of reach, `wait` notices that, and sends the lease again if it
+            # can.
             if self._client.status == "running":
                 raise
             return
@@ -275,7 +283,7 @@ class Cluster:
         future.add_done_callback(lambda done: self._heard.put((lease.number, done)))
 
     def _send_late_leases_again(self) -> None:
-        """Send leases again that have not come back in time: their node may be frozen or cut off."""
+        """Send leases again that have not come back in time, because their node may be frozen or cut off."""
         now = time.monotonic()
         with self._lock:
             late = [
@@ -316,14 +324,14 @@ def _event(job: Job, entry: dict[str, Any]) -> Event:
     return kinds[entry.pop("event")](job, **entry)
 
 
-# What follows runs on a node.
+# The rest runs on a node.
 
 _pools: dict[Node, Pool] = {}
 _one_at_a_time = threading.Lock()
 
 
 def run_lease_on_node(text: str) -> str:
-    """Run a lease in this node's pool: what the driver's `Cluster` sends, and what it understands."""
+    """Run a lease in this node's pool. `text` and the result are in the format of `Cluster`."""
     lease = json.loads(text)
     node = Node(**{**lease["node"], "targets": tuple(lease["node"]["targets"])})
     with _one_at_a_time:
@@ -356,7 +364,7 @@ def leave() -> None:
 
 
 def _run_items_on_node(pool: Pool, share: int, lease: dict[str, Any]) -> list[dict[str, Any]]:
-    """The items of a lease, spread over the workers of the node."""
+    """Run the items of a lease, spread over the workers of the node."""
     items = lease["items"]
     parts = [range(first, len(items), share) for first in range(min(share, len(items)))]
     split = [

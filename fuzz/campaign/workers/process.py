@@ -1,4 +1,4 @@
-"""Process: one worker process as the pool sees it. A warm server forks it. It is killed with its children.
+"""Process: one worker process as the pool sees it, forked by a warm server and killed with its children.
 
 start_server(context, warm=("aot",))
 process = start_process(context, worker.Setup(...))

@@ -1,10 +1,10 @@
-"""Scratch folder: where a process and its workers keep files that are of no use once it has ended.
+"""Scratch folder: temporary files of a process and its workers.
 
-`aotfuzz-PID-xxxxxxxx` in the temporary folder holds the sockets of the fork server, the output and the stacks
-of workers, and the scripts that are tried. Its process removes it at its end. One that was killed leaves it,
-and the next process that makes one removes it then: its owner holds a lock on a file in it, which the kernel
-drops when the owner dies, so that neither a process number that is used again nor another container on the
-same temporary folder misleads.
+`aotfuzz-PID-xxxxxxxx` in the temporary folder holds the sockets of the fork server, output and stacks of
+workers, and the scripts that are tried. Its process removes it at its end. If the process is killed, the next
+process that makes such a folder removes it. The owner holds a lock on a file in the folder, which the kernel
+drops when the owner dies. So a reused process number does no harm, nor another container with the same
+temporary folder.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from pathlib import Path
 
 _NAME = re.compile(r"aotfuzz-[0-9]+-[a-z0-9_]{8}")
 _LOCK = "owner.lock"
-# A folder without a lock is one that is being made, or whose owner died while it was.
+# A folder without a lock is being made, or its owner died while making it.
 _SECONDS_WITHOUT_LOCK = 3600.0
-# After multiprocessing has removed its own folder, which may lie in this one (its priority is -100).
+# It runs after multiprocessing has removed its own folder (priority -100), which may be in this one.
 _EXIT_PRIORITY = -200
-# The longest path of a socket is 107 bytes, of which multiprocessing takes so many for names of its own.
+# A socket's path has at most 107 bytes, and multiprocessing needs so many of them for its own names.
 _SOCKET_PATH, _SOCKET_NAMES = 107, 32
 
-_folders: dict[int, Path] = {}  # by process number: a fork has none of its own
+_folders: dict[int, Path] = {}  # by process number, because a fork has no folder of its own
 
 
 def scratch_folder() -> Path:
-    """The folder of this process, which is made where there is none.
+    """The folder of this process, which is made if there is none.
 
     Raises:
         OSError: the temporary folder cannot be written.
@@ -50,14 +50,16 @@ def scratch_folder() -> Path:
 
 
 def use_scratch_folder(folder: Path) -> None:
-    """Have this process, a worker, keep its files in a folder that its owner removes."""
+    """Let this process, a worker, use a folder that its owner removes."""
     _folders[os.getpid()] = folder
 
 
 @contextmanager
 def temporary_files_in_scratch() -> Iterator[None]:
-    """Have the standard library make its temporary files in the scratch folder, unless a socket there would
-    have too long a path."""
+    """While it lasts, the standard library makes temporary files in the scratch folder.
+
+    It does not if a socket there would have too long a path.
+    """
     folder = str(scratch_folder())
     if len(os.fsencode(folder)) + _SOCKET_NAMES > _SOCKET_PATH:
         yield
@@ -81,7 +83,7 @@ def remove_abandoned_folders() -> None:
 
 
 def _hold_lock(folder: Path) -> None:
-    """Lock a file in the folder until this process ends. It has its name only once it is locked."""
+    """Lock a file in the folder until this process ends. The file gets its name after it is locked."""
     partial = folder / f".{_LOCK}"
     lock = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)  # never closed
     fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,10 +1,10 @@
-"""One worker process: takes leases of items from its pipe, answers each item, and may die at any moment.
+"""Worker: the inside of a worker process, which answers the items of leases and may die at any moment.
 
-What happens to a process that runs strangers' compilers is arranged here: its own process group (so that one
-signal takes its children too), a file for the Python stack of a segfault or of a hang, a memory limit, an
-alarm that ends it even when the parent is gone and native code holds the interpreter lock, and its output
-kept away from the campaign's. Messages are JSON (a kind, a value, the bytes of memory that this process has):
-nothing that a target makes is ever pickled.
+A process that runs strangers' compilers is prepared here. It has a process group of its own, so that one
+signal reaches its children too. It has a file for the Python stack of a segfault or a hang, and a memory
+limit. An alarm ends it even if the parent is gone and native code holds the interpreter lock. Its output is
+separate from the campaign's. Invariant: messages are JSON (a kind, a value, the bytes of memory of this
+process). No object of a target is pickled.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from fuzz.campaign.memory_gauge import resident_memory
 from fuzz.campaign.workers.scratch import use_scratch_folder
 
 PRELOAD = "fuzz.campaign.workers.preload"
-# The environment variable by which Inductor knows where its kernels are to lie.
+# The environment variable with the folder of Inductor's kernels.
 KERNELS = "TORCHINDUCTOR_CACHE_DIR"
 # The environment variable with the names of the targets that the fork server warms.
 WARM = "AOTFUZZ_WARM"
 
-# A target that prints for ever must not fill the disk; only the end of its output is ever shown.
+# A target that prints for ever must not fill the disk. Only the end of its output is shown.
 OUTPUT_LIMIT = 1 << 20
-# The parent's own deadline comes first and leaves a stack behind; the alarm is for when there is no parent.
+# The parent's deadline comes first and leaves a stack. The alarm is for a worker without a parent.
 ALARM_GRACE = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """What a handler answers with when nothing else is to run in its process."""
+    """A handler's answer after which nothing else may run in the process."""
 
     value: Any
 
@@ -53,12 +53,12 @@ Handler = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a worker is told at its start.
+    """The settings of a worker.
 
-    `handler` is `module:function`, called with one item (plain data) and answering plain data, or `Last` of
-    it; `memory` is the limit on the process's data in bytes, 0 for none; `folder` and `path` are the
-    campaign's current directory and import path; `stack` and `output` are the worker's own files; `gpu` is
-    the one device that it sees ("" for all of them).
+    `handler` is `module:function`. It gets one item (plain data) and returns plain data, or a `Last` of it.
+    `memory` is the limit of the process's data in bytes, 0 for none. `folder` and `path` are the campaign's
+    current directory and import path. `stack` and `output` are the worker's own files. `gpu` is the one
+    device that it sees, or "" for all.
     """
 
     handler: str
@@ -71,15 +71,15 @@ class Setup:
 
 
 def kernel_folder(stack: Path) -> Path:
-    """The folder that a worker compiles kernels in, beside the file of its stack."""
+    """The folder of a worker's kernels, beside the file of its stack."""
     return stack.with_suffix(".kernels")
 
 
 def serve(connection: Connection, setup: Setup) -> None:
-    """The whole life of a worker: greet, then answer leases until the pipe closes."""
+    """Run a worker: greet, then answer leases until the pipe closes."""
     os.setpgid(0, 0)
-    # A target finds the start method that is the default, and not the one of its worker, whose locks are
-    # semaphores that somebody has to remove: a worker that is killed does not.
+    # A target gets Python's default start method. With the worker's method, locks would be semaphores, which
+    # a killed worker does not remove.
     multiprocessing.set_start_method(None, force=True)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -95,7 +95,7 @@ def serve(connection: Connection, setup: Setup) -> None:
             lease = json.loads(connection.recv_bytes())
             _answer_item(connection, handler, lease["items"], lease["limit"], own)
     except (EOFError, OSError):
-        # The campaign is over. Interpreter shutdown would run the exit hooks of whatever was under test.
+        # The campaign is over. Interpreter shutdown would run exit hooks of targets.
         os._exit(0)
 
 
@@ -110,7 +110,7 @@ def _prepare_worker(setup: Setup) -> Handler:
         os.dup2(output, stream)
     stack = os.open(setup.stack, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o600)
     faulthandler.enable(file=stack)
-    # The parent asks for the stack of a hang by this signal; the C handler answers whoever holds the GIL.
+    # The parent asks for the stack of a hang by this signal. The C handler works whoever holds the GIL.
     faulthandler.register(signal.SIGUSR1, file=stack)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if setup.memory:
@@ -120,11 +120,11 @@ def _prepare_worker(setup: Setup) -> Handler:
     if setup.gpu:
         if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
             raise RuntimeError("this process began with workers that see no GPU; use another one for GPUs")
-        # Read when CUDA starts, which it has not in this process, nor in the one that it was forked from.
+        # CUDA reads it when it starts. It has started neither here nor in the parent of this fork.
         os.environ["CUDA_VISIBLE_DEVICES"] = setup.gpu
     _check_autograd()
     use_scratch_folder(Path(setup.stack).parent)
-    # A worker that is killed while it compiles leaves half a library behind, which nobody else must load.
+    # A worker that is killed while it compiles leaves half a library, which no other process must load.
     os.environ[KERNELS] = str(kernel_folder(Path(setup.stack)))
     os.chdir(setup.folder)
     sys.path[:] = setup.path
@@ -134,7 +134,7 @@ def _prepare_worker(setup: Setup) -> Handler:
 
 
 def _check_autograd() -> None:
-    """Say it at once if backwards do not work in a fork: all cases would raise in eager, and so agree."""
+    """Raise if backwards do not work in a fork. Otherwise all cases would raise in eager, and so agree."""
     import torch
 
     try:
@@ -155,19 +155,19 @@ def _answer_item(connection: Connection, handler: Handler, items: list[Any], lim
             last = True
             message = _message("failure", traceback.format_exc())
         if os.getpid() != own:
-            # A fork that a target has made and let go on: its parent answers.
+            # A target has forked and let the child continue here. Its parent answers.
             os._exit(0)
-        # A target may have closed it.
+        # A target may have closed the pipe.
         with contextlib.suppress(OSError):
             if os.fstat(1).st_size > OUTPUT_LIMIT:
                 os.ftruncate(1, 0)
         connection.send_bytes(message)
         if last:
-            # The rest of the lease is for another worker.
+            # Another worker gets the rest of the lease.
             break
     signal.alarm(0)
 
 
 def _message(kind: str, value: Any) -> bytes:
-    # Halves of surrogate pairs go no further: neither the campaign's file nor a page takes them.
+    # Lone surrogates are replaced: neither the campaign's file nor a page can hold them.
     return json.dumps([kind, value, resident_memory()], ensure_ascii=False).encode("utf-8", "replace")

@@ -10,7 +10,7 @@ from fuzz.reduce.search import Edit, Pass
 
 
 def _later_call_edits(program: Program) -> Sequence[Edit]:
-    """The edits of later calls: one replaces all, is deleted, or becomes as the first without more steps."""
+    """The edits of later calls: one replaces all, is dropped, or becomes the first, unless it adds steps."""
     edits: list[Edit] = []
     for i, call in enumerate(program.later):
         edits += [("only", i), ("drop", i)]
