@@ -46,8 +46,10 @@ def gradient_edge(tensor: Tensor) -> GradientEdge:
     if not tensor.is_inference():
         return get_gradient_edge(tensor)
     with outside_inference_mode(), torch.enable_grad():
-        node: Any = _Reaches.apply(tensor).grad_fn  # type: ignore[no-untyped-call]
-    target, number = node.next_functions[0]
+        result = _Reaches.apply(tensor)  # type: ignore[no-untyped-call]
+    target, number = result.grad_fn.next_functions[
+        0
+    ]  # (torch 2.11: the node lives no longer than its result)
     return GradientEdge(target, number)
 
 

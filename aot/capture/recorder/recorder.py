@@ -22,7 +22,7 @@ import aot.capture.intercept.constructors  # noqa: F401  (methods that are repla
 from aot import errors
 from aot.capture.intercept import metadata_reads, streams
 from aot.capture.intercept.exception_handlers import Handlers
-from aot.capture.intercept.mode_sensitive import checks_eigenvector_phases
+from aot.capture.intercept.mode_sensitive import checks_eigenvector_phases, checks_quantiles
 from aot.capture.intercept.patches import unsupported_higher_order_op
 from aot.capture.memory.storage import Storage
 from aot.capture.memory.subclass_views import check_rebind, subclass_size_and_stride
@@ -452,7 +452,7 @@ class Recorder(Moving):  # type: ignore[no-untyped-call]
             expected = _EXPECTED.get(node_args[0].target)
             if expected is not None:
                 return self._assume(node_args[0], expected)
-        return True if checks_eigenvector_phases(func) else NotImplemented
+        return True if checks_eigenvector_phases(func) or checks_quantiles(func) else NotImplemented
 
     def _count_gradient_rows(
         self, func: Any, args: tuple[Any, ...], node_args: tuple[Any, ...], node_kwargs: dict[str, Any]

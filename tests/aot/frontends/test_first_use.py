@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import aot.frontends.dynamo
+from tests.support.versions import needs_torch
 
 pytestmark = pytest.mark.clause("threads")
 
@@ -64,7 +65,13 @@ run_at_once(
 }
 
 
-@pytest.mark.parametrize("use", USES)
+# Its own backends do so as well, each time.
+_CRASH = needs_torch(">=2.12", "torch 2.11 dies where several threads compile first")
+
+
+@pytest.mark.parametrize(
+    "use", [pytest.param(use, marks=_CRASH if use == "one backend" else ()) for use in USES]
+)
 def test_threads_that_are_first_at_once(use: str) -> None:
     command = [sys.executable, "-c", PREAMBLE + USES[use]]
     run = subprocess.run(command, check=False, capture_output=True, text=True)
