@@ -40,6 +40,9 @@ _DEVICE = "it needs a GPU"
 _SPARSE = "programs have no sparse tensors; gradients of embeddings are sparse"
 _MEMORY = "the memory of its result is not initialized"
 _NO_TENSOR = "its result is no tensor"
+_BY_VALUES = (
+    "the size of its result depends on values; rows have such sizes inside (`fuzz/operators/data_sizes.py`)"
+)
 _INNER = "an operator that torch's own compilers and layers put into graphs, and nobody calls"
 _ORDER = "its results come in no order, and its vectors have any phase"
 REASONS: dict[str, str] = {
@@ -54,8 +57,15 @@ REASONS: dict[str, str] = {
     "linalg.eig": _ORDER,
     "linalg.eigvals": _ORDER,
     "multinomial": "it raises for what values at the edge make of probabilities",
-    "nonzero_static": "what it is filled up with stands in its size; `nonzero` is there",
+    "nonzero_static": "what it is filled up with stands in its size",
     "triangular_solve": "torch has deprecated it; `linalg.solve_triangular` is there",
+    **dict.fromkeys(
+        [f"nn.functional.max_unpool{n}d{variant}" for n in (1, 2, 3) for variant in ("", ".grad")],
+        "it warns where algorithms are to be deterministic, as programs ask",
+    ),
+    **dict.fromkeys(
+        ("argwhere", "bincount", "masked_select", "nonzero", "unique", "unique_consecutive"), _BY_VALUES
+    ),
     **dict.fromkeys(("sparse.sampled_addmm", "sparse.mm.reduce", "to_sparse"), _SPARSE),
     **dict.fromkeys(
         (

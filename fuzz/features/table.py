@@ -262,11 +262,7 @@ PYTHON_FEATURES: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("switch_training", "hook_module"), "python: module"),
         **dict.fromkeys(("cholesky_or_double", "inverse_or_double", "rows_or_nearest"), "python: caught"),
         **dict.fromkeys(
-            (
-                *("sum_selected", "write_selected", "scale_selected", "scale_by_count", "repeat_rows"),
-                *("sum_masked_select", "sum_nonzero", "sum_argwhere", "sum_unique"),
-                *("sum_unique_consecutive", "count_signs"),
-            ),
+            ("sum_selected", "write_selected", "scale_selected", "scale_by_count", "repeat_rows"),
             "python: data",
         ),
         **dict.fromkeys(("embedding_sparse", "embedding_within"), "python: layout"),

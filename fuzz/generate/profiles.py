@@ -236,7 +236,7 @@ def _make_profiles() -> Mapping[str, Profile]:
         replace(
             _BASE,
             name="python",
-            kinds=(*_KINDS, (Kind.CREATION, 4), (Kind.PYTHON, 24)),
+            kinds=(*_KINDS, (Kind.CREATION, 4), (Kind.PYTHON, 34)),
             arguments=(1, 3),
             statements=(1, 5),
             wrapped=0.0,

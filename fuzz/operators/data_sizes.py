@@ -47,8 +47,6 @@ def _data_size_row(
     rule: Rule,
     operands: tuple[Operand, ...],
     defines: str = "",
-    *,
-    grad: bool = True,
 ) -> Operator:
     return Operator(
         name=name,
@@ -57,7 +55,6 @@ def _data_size_row(
         rule=rule,
         source=source,
         defines=defines,
-        differentiable=grad,
     )
 
 
@@ -67,15 +64,6 @@ def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 
 def _scalar(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return (Result(Meta(metas[0].dtype, (), ())),)
-
-
-def _coordinates(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    """A number for each dimension."""
-    return (Result(Meta("int64", (len(metas[0].size),), None)),)
-
-
-def _counts(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(Meta("int64", (3,), None)),)
 
 
 def _row(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -94,22 +82,4 @@ ROWS = (
     _data_size_row("scale_selected", "scale_selected({0})", _alike, (_EXACT,), _SCALE_SELECTED),
     _data_size_row("scale_by_count", "{0} * ({0} > 0).sum().item()", _alike, (_EXACT,)),
     _data_size_row("repeat_rows", "repeat_rows({0})", _row, (_EXACT,), _REPEAT_ROWS),
-    _data_size_row("sum_masked_select", "torch.masked_select({0}, {0} > 0).sum()", _scalar, (_EXACT,)),
-    _data_size_row("sum_nonzero", "torch.nonzero({0}).sum(0)", _coordinates, (_EXACT,), grad=False),
-    _data_size_row("sum_argwhere", "torch.argwhere({0}).sum(0)", _coordinates, (_EXACT,), grad=False),
-    _data_size_row("sum_unique", "torch.unique({0}.detach()).sum()", _scalar, (_EXACT,), grad=False),
-    _data_size_row(
-        "sum_unique_consecutive",
-        "torch.unique_consecutive({0}.detach()).sum()",
-        _scalar,
-        (_EXACT,),
-        grad=False,
-    ),
-    _data_size_row(
-        "count_signs",
-        "torch.bincount(({0} > 0).reshape(-1).long(), minlength=3)",
-        _counts,
-        (_EXACT,),
-        grad=False,
-    ),
 )

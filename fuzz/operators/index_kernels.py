@@ -278,7 +278,7 @@ ROWS = (
     ),
     kernel_row(
         "searchsorted_kernel",
-        "torch.searchsorted({0}.sort()[0], {1}, right={right})",
+        "torch.searchsorted({0}.sort()[0].contiguous(), {1}.contiguous(), right={right})",
         (operand(REAL_NUMBERS), _SAME_DTYPE),
         _searched,
         (choice("right", "bool", (False, True)),),
@@ -286,7 +286,7 @@ ROWS = (
     ),
     kernel_row(
         "bucketize",
-        "torch.bucketize({1}, {0}.sort()[0], right={right})",
+        "torch.bucketize({1}.contiguous(), {0}.sort()[0].contiguous(), right={right})",
         (operand(REAL_NUMBERS), _SAME_DTYPE),
         _searched,
         (choice("right", "bool", (False, True)),),

@@ -124,6 +124,8 @@ ROWS = (
         random=True,
     ),
     kernel_row("normal_mean", "torch.normal({0}, 1.7)", (operand(SINGLE),), _drawn, random=True),
-    kernel_row("bernoulli_of", "torch.bernoulli({0}.sigmoid())", (operand(SINGLE),), _drawn, random=True),
+    kernel_row(
+        "bernoulli_of", "torch.bernoulli({0}.sigmoid().nan_to_num())", (operand(SINGLE),), _drawn, random=True
+    ),
     kernel_row("poisson", "torch.poisson({0}.abs())", (operand(SINGLE),), _drawn, random=True),
 )

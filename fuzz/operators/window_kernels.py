@@ -58,16 +58,6 @@ def _halved(dimensions: int) -> Shape:
     return shape
 
 
-def _put_back(dimensions: int) -> Shape:
-    """Windows of two of which the largest elements are put back where they were."""
-
-    def shape(size: Size) -> Size:
-        _halved(dimensions)(size)
-        return size
-
-    return shape
-
-
 def _one_window(dimensions: int) -> Shape:
     def shape(size: Size) -> Size:
         if min(size[-dimensions:]) < 3:
@@ -152,18 +142,6 @@ ROWS = (
     _row("adaptive_max_pool3d", _NN + "adaptive_max_pool3d({0}, 2)", _adaptive(3), (4, 5)),
     _row("avg_pool3d", _NN + "avg_pool3d({0}, 2)", _halved(3), (4, 5)),
     _row("max_pool3d", _NN + "max_pool3d({0}, 2)", _halved(3), (4, 5)),
-    *(
-        _row(
-            f"max_unpool{n}d",
-            *_of_volume(
-                f"{_NN}max_unpool{n}d("
-                f"*{_NN}max_pool{n}d({{0}}, 2, return_indices=True), 2, output_size={{0}}.shape)",
-                _put_back(n),
-                n,
-            ),
-        )
-        for n in (1, 2, 3)
-    ),
     *(
         _row(
             f"fractional_max_pool{n}d",

@@ -103,9 +103,9 @@ FAULTS = (
     ),
     _fault(
         name="old views are taken anew",
-        module="aot.analysis.output_aliasing",
-        find="stale = moved and root.requires_grad\n",
-        replace="stale = False\n",
+        module="aot.analysis.view_facts",
+        find="return self.moved and self.root.requires_grad\n",
+        replace="return False\n",
         clauses=("gradients", "autograd-metadata", "strides"),
         wrong="A view that was taken before a write has the history of one that was taken after it.",
     ),

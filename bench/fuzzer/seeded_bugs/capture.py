@@ -184,7 +184,7 @@ FAULTS = (
     _fault(
         name="random numbers are drawn into gaps",
         module="aot.capture.recorder.mutations",
-        find="or (operation.random and not all(t.is_contiguous() for t in flat))",
+        find="or (operation.random and not all(t.is_contiguous() for t in targets))",
         replace="or False",
         clauses=("randomness", *_DATA),
         wrong="A tensor that does not lie densely gets its random numbers in another order.",

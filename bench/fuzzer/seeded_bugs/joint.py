@@ -129,7 +129,7 @@ FAULTS = (
     _fault(
         name="what a written view's node keeps is not asked",
         module="aot.joint.saved_tensors",
-        find="in _saved_tensors_by_trial(recorder, node, unknown, recorded.wrapped.get(node)):",
+        find="in _saved_tensors_by_trial(self._recorder, node, unknown, wrapped):",
         replace="in ():",
         clauses=_NOTICED,
         wrong="A write to what an in-place operation on a view has read goes unnoticed.",
@@ -169,8 +169,7 @@ FAULTS = (
     _fault(
         name="a second backward needs no tangent's history",
         module="aot.joint.retrace",
-        find="key_of(autograd_state.gradient_edge(engine.by_value[j].fake))"
-        " for j in incoming if j in tracked",
+        find="key_of(autograd_state.gradient_edge(fake)) for fake in cotangents",
         replace="",
         clauses=("double-backward", "errors"),
         wrong="The second derivatives of tangents go to the targets that come after these.",
