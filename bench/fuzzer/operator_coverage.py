@@ -119,9 +119,9 @@ class _Functions(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class _Packets(TorchDispatchMode):
+class _Packets(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, found: set[str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found = found
 
     def __torch_dispatch__(
