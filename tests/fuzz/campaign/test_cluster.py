@@ -29,7 +29,7 @@ from tests.support.fuzz.wire import Wire
 
 CASES = 150
 TTL = 8.0  # seconds in which a node that says nothing is given up
-CONFIGURATION = Configuration(targets=("eager",), seed=3, cases=CASES, limit=20.0, cluster="local:2")
+CONFIGURATION = Configuration(targets=("eager",), seed=4, cases=CASES, limit=20.0, cluster="local:2")
 
 
 def _nodes(cluster: Cluster) -> list[int]:
