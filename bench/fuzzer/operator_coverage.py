@@ -58,6 +58,7 @@ REASONS: dict[str, str] = {
     "linalg.eigvals": _ORDER,
     "multinomial": "it raises for what values at the edge make of probabilities",
     "nonzero_static": "what it is filled up with stands in its size",
+    "cholesky": "torch 2.15 does not have it; `linalg.cholesky` is there",
     "triangular_solve": "torch has deprecated it; `linalg.solve_triangular` is there",
     **dict.fromkeys(
         [f"nn.functional.max_unpool{n}d{variant}" for n in (1, 2, 3) for variant in ("", ".grad")],

@@ -272,7 +272,6 @@ ROWS = (
         _gram("torch.linalg.lu_solve(*torch.linalg.lu_factor({}), {{0}})").replace("{{0}}", "{0}"),
         _itself,
     ),
-    _function("deprecated_cholesky", _gram("torch.cholesky({})"), _itself),
     _function(
         "cholesky_solve",
         _gram("torch.cholesky_solve({{0}}, torch.linalg.cholesky({}))").replace("{{0}}", "{0}"),
