@@ -55,7 +55,9 @@ def test_nearly_all_programs_of_one_operator_alone_run() -> None:
     source = random.Random(1)
     programs: list[Program] = []
     lacks = ("in-place", "metadata", "autograd", "complex", "dtype: float64")
-    for name in source.sample(sorted(OPERATORS), 60):
+    # (A row that eager refuses ends a program of others: alone it makes none.)
+    names = sorted(name for name, row in OPERATORS.items() if row.kind is not Kind.REFUSED)
+    for name in source.sample(names, 60):
         try:
             profile = profile_name("mixed", (name,), lacks=lacks)
             made = drawn(profile, 2)
