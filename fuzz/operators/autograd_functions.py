@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.builders import ANY, NOTHING, PYTHON, RESULT, SELF, SMOOTH, VALUE, draw_bool, empty_like
+from fuzz.operators.builders import (
+    ANY,
+    NOTHING,
+    PYTHON,
+    RESULT,
+    SELF,
+    SMOOTH,
+    VALUE,
+    alike,
+    draw_bool,
+    empty_like,
+)
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.layout import contiguous_strides
 from fuzz.operators.row import (
@@ -134,10 +145,6 @@ def function_row(
     )
 
 
-def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(empty_like(metas[0])),)
-
-
 def _scaled(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if metas[1].dtype in COMPLEX:
         raise Mismatch("a complex number")
@@ -175,7 +182,7 @@ _TWIN = Operand(_REAL.dtypes, lambda meta, earlier: meta[:2] == earlier[0][:2])
 
 ROWS = (
     function_row(
-        "function_square", Kind.FUNCTION, "Square.apply({0})", (_REAL,), _alike, SELF, defines=_SQUARE
+        "function_square", Kind.FUNCTION, "Square.apply({0})", (_REAL,), alike, SELF, defines=_SQUARE
     ),
     function_row("function_exp", Kind.FUNCTION, "Exp.apply({0})", (_REAL,), _flagged, RESULT, defines=_EXP),
     function_row(
@@ -201,7 +208,7 @@ ROWS = (
         Kind.FUNCTION,
         "Scale.apply({0}, {value})",
         (_REAL,),
-        _alike,
+        alike,
         attributes=(VALUE,),
         defines=_SCALE,
     ),

@@ -6,11 +6,9 @@ a part of what it consists of, and eager another part than a compiler.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fuzz.operators.autograd_functions import function_row
-from fuzz.operators.builders import SMOOTH, empty_like
-from fuzz.operators.row import Attributes, Kind, Meta, Operand, Result
+from fuzz.operators.builders import SMOOTH, alike
+from fuzz.operators.row import Kind, Operand
 
 # Writes to all of a tensor that it has made, and then to a part of it.
 _REFILL = """
@@ -30,10 +28,6 @@ class Refill(torch.autograd.Function):
 """.strip()
 
 
-def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(empty_like(metas[0])),)
-
-
 _ROWED = Operand(
     frozenset({"float32", "float64"}),
     lambda meta, earlier: SMOOTH.fits(meta, earlier) and bool(meta.size),
@@ -45,7 +39,7 @@ ROWS = (
         Kind.FUNCTION,
         "Refill.apply({0})",
         (_ROWED,),
-        _alike,
+        alike,
         ((0, (0,)),),
         defines=_REFILL,
     ),

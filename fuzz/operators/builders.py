@@ -17,10 +17,13 @@ from fuzz.operators.row import (
     Attribute,
     Attributes,
     Constant,
+    Kind,
     Meta,
     Mismatch,
     Operand,
+    Operator,
     Result,
+    Rule,
     Saves,
     Size,
 )
@@ -205,6 +208,34 @@ def elementwise(dtype: str, metas: Sequence[Meta]) -> tuple[Result, ...]:
 def empty_like(meta: Meta, dtype: str | None = None) -> Meta:
     """What `empty_like` gives: the operand's strides where it is dense."""
     return Meta(dtype or meta.dtype, meta.size, elementwise_stride(meta.size, [meta]))
+
+
+def alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+    """The rule of a new tensor like operand 0."""
+    return (Result(empty_like(metas[0])),)
+
+
+def python_row(
+    name: str,
+    source: str,
+    rule: Rule,
+    operands: tuple[Operand, ...] = (),
+    defines: str = "",
+    saves: Saves = NOTHING,
+    *,
+    differentiable: bool = True,
+) -> Operator:
+    """A row of Python that is more than a call of an operator."""
+    return Operator(
+        name=name,
+        kind=Kind.PYTHON,
+        operands=operands,
+        rule=rule,
+        source=source,
+        differentiable=differentiable,
+        saves=saves,
+        defines=defines,
+    )
 
 
 def reduce_size(size: Size, dims: Sequence[int], keepdim: Constant) -> Size:

@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fuzz.operators.dtypes import COMPLEX, INTEGERS
 from fuzz.operators.kernel_rows import (
-    ALL_NUMBERS,
     REAL_NUMBERS,
     SINGLE,
-    DtypeRule,
     index,
     kernel_row,
     operand,
-    same,
+    shaped_row,
     unknown_layout,
 )
-from fuzz.operators.row import Attributes, Meta, Mismatch, Operator, Result, Rule, Size
+from fuzz.operators.row import Attributes, Meta, Mismatch, Result, Size
 
 _LARGEST = 4096  # elements of a result that grows with the square of its operand
-Shape = Callable[[Size], Size]
-
-
-def _rule(shape: Shape, ranks: Sequence[int], dtype: DtypeRule) -> Rule:
-    def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-        size = metas[0].size
-        if len(size) not in ranks or 0 in size:
-            raise Mismatch(f"a size of {size}")
-        return unknown_layout(dtype(metas[0].dtype), shape(size))
-
-    return rule
-
-
-def _row(
-    name: str,
-    source: str,
-    shape: Shape,
-    ranks: Sequence[int] = range(6),
-    dtypes: frozenset[str] = ALL_NUMBERS,
-    dtype: DtypeRule = same,
-    *,
-    grad: bool = True,
-    random: bool = False,
-) -> Operator:
-    rule = _rule(shape, ranks, dtype)
-    return kernel_row(name, source, (operand(dtypes),), rule, differentiable=grad, random=random)
 
 
 def _single(dtype: str) -> str:
@@ -90,37 +62,39 @@ def _is_in(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
 _SOME = range(1, 6)
 
 ROWS = (
-    _row("expand_copy", "torch.expand_copy({0}, (2, *{0}.shape))", lambda size: (2, *size)),
-    _row("alias_copy", "torch.alias_copy({0})", lambda size: size),
-    _row("view_copy", "torch.view_copy({0}, {0}.shape)", lambda size: size),
-    _row("narrow_copy", "torch.narrow_copy({0}, 0, 0, 1)", lambda size: (1, *size[1:]), _SOME),
-    _row("permute_copy", "torch.permute_copy({0}, tuple(range({0}.dim()))[::-1])", lambda size: size[::-1]),
-    _row("t_copy", "torch.t_copy({0})", lambda size: size[::-1], (2,)),
-    _row("squeeze_copy", "torch.squeeze_copy({0})", lambda size: tuple(n for n in size if n != 1)),
-    _row("unsqueeze_copy", "torch.unsqueeze_copy({0}, 0)", lambda size: (1, *size)),
-    _row("transpose_copy", "torch.transpose_copy({0}, 0, 1)", _quarter_turn, (2, 3, 4)),
-    _row("unbind_copy", "torch.unbind_copy({0})[0]", lambda size: size[1:], _SOME),
-    _row("unfold_copy", "torch.unfold_copy({0}, 0, 2, 1)", _windows, _SOME),
-    _row("diagonal_copy", "torch.diagonal_copy({0})", lambda size: (min(size),), (2,)),
-    _row("diag_of_vector", "torch.diag({0})", _diagonal_matrix, (1,)),
-    _row(
+    shaped_row("expand_copy", "torch.expand_copy({0}, (2, *{0}.shape))", lambda size: (2, *size)),
+    shaped_row("alias_copy", "torch.alias_copy({0})", lambda size: size),
+    shaped_row("view_copy", "torch.view_copy({0}, {0}.shape)", lambda size: size),
+    shaped_row("narrow_copy", "torch.narrow_copy({0}, 0, 0, 1)", lambda size: (1, *size[1:]), _SOME),
+    shaped_row(
+        "permute_copy", "torch.permute_copy({0}, tuple(range({0}.dim()))[::-1])", lambda size: size[::-1]
+    ),
+    shaped_row("t_copy", "torch.t_copy({0})", lambda size: size[::-1], (2,)),
+    shaped_row("squeeze_copy", "torch.squeeze_copy({0})", lambda size: tuple(n for n in size if n != 1)),
+    shaped_row("unsqueeze_copy", "torch.unsqueeze_copy({0}, 0)", lambda size: (1, *size)),
+    shaped_row("transpose_copy", "torch.transpose_copy({0}, 0, 1)", _quarter_turn, (2, 3, 4)),
+    shaped_row("unbind_copy", "torch.unbind_copy({0})[0]", lambda size: size[1:], _SOME),
+    shaped_row("unfold_copy", "torch.unfold_copy({0}, 0, 2, 1)", _windows, _SOME),
+    shaped_row("diagonal_copy", "torch.diagonal_copy({0})", lambda size: (min(size),), (2,)),
+    shaped_row("diag_of_vector", "torch.diag({0})", _diagonal_matrix, (1,)),
+    shaped_row(
         "split_with_sizes_copy",
         "torch.split_with_sizes_copy({0}, [1, {0}.shape[0] - 1])[0]",
         lambda size: (1, *size[1:]),
         _SOME,
     ),
-    _row(
+    shaped_row(
         "split_with_sizes",
         "torch.split_with_sizes({0}, [1, {0}.shape[0] - 1])[0].clone()",
         lambda size: (1, *size[1:]),
         _SOME,
     ),
-    _row("atleast_1d", "torch.atleast_1d({0}).clone()", lambda size: size or (1,)),
-    _row("atleast_2d", "torch.atleast_2d({0}).clone()", lambda size: (1,) * (2 - len(size)) + size),
-    _row("rot90", "torch.rot90({0}, 1, (0, 1))", _quarter_turn, (2, 3)),
-    _row("combinations", "torch.combinations({0})", _pairs, (1,)),
-    _row("conj_physical", "torch.conj_physical({0})", lambda size: size, dtypes=COMPLEX),
-    _row(
+    shaped_row("atleast_1d", "torch.atleast_1d({0}).clone()", lambda size: size or (1,)),
+    shaped_row("atleast_2d", "torch.atleast_2d({0}).clone()", lambda size: (1,) * (2 - len(size)) + size),
+    shaped_row("rot90", "torch.rot90({0}, 1, (0, 1))", _quarter_turn, (2, 3)),
+    shaped_row("combinations", "torch.combinations({0})", _pairs, (1,)),
+    shaped_row("conj_physical", "torch.conj_physical({0})", lambda size: size, dtypes=COMPLEX),
+    shaped_row(
         "triu_indices",
         "torch.triu_indices({0}.shape[0], {0}.shape[1]{device})",
         _upper,
@@ -128,7 +102,7 @@ ROWS = (
         dtype=index,
         grad=False,
     ),
-    _row(
+    shaped_row(
         "tril_indices",
         "torch.tril_indices({0}.shape[0], {0}.shape[1]{device})",
         _lower,
@@ -137,7 +111,7 @@ ROWS = (
         grad=False,
     ),
     *(
-        _row(
+        shaped_row(
             name,
             f"torch.{name}(-1.0, 1.7, {{0}}.shape[0]{{device}})",
             lambda size: size[:1],
@@ -147,14 +121,14 @@ ROWS = (
         )
         for name in ("linspace", "logspace")
     ),
-    _row(
+    shaped_row(
         "histogram",
         "torch.histogram({0}.detach(), 4, range=(-2.0, 2.0))[0]",
         lambda size: (4,),
         dtypes=SINGLE,
         grad=False,
     ),
-    _row(
+    shaped_row(
         "randint_like",
         "torch.randint_like({0}, 5)",
         lambda size: size,

@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from fuzz.operators.builders import empty_like, fits_anywhere
+from fuzz.operators.builders import alike, fits_anywhere, python_row
 from fuzz.operators.row import (
     Attributes,
-    Kind,
     Meta,
     Mismatch,
     Operand,
-    Operator,
     Result,
-    Rule,
 )
 
 _WRITE_SELECTED = """
@@ -41,27 +38,6 @@ def repeat_rows(x):
 """.strip()
 
 
-def _data_size_row(
-    name: str,
-    source: str,
-    rule: Rule,
-    operands: tuple[Operand, ...],
-    defines: str = "",
-) -> Operator:
-    return Operator(
-        name=name,
-        kind=Kind.PYTHON,
-        operands=operands,
-        rule=rule,
-        source=source,
-        defines=defines,
-    )
-
-
-def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(empty_like(metas[0])),)
-
-
 def _scalar(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return (Result(Meta(metas[0].dtype, (), ())),)
 
@@ -77,9 +53,9 @@ _EXACT = Operand(frozenset({"float32", "float64"}), fits_anywhere)
 _LIKE = Operand(_EXACT.dtypes, lambda meta, earlier: meta.dtype == earlier[0].dtype)
 
 ROWS = (
-    _data_size_row("sum_selected", "{0}[{0} > 0].sum()", _scalar, (_EXACT,)),
-    _data_size_row("write_selected", "write_selected({0}, {1})", _alike, (_EXACT, _LIKE), _WRITE_SELECTED),
-    _data_size_row("scale_selected", "scale_selected({0})", _alike, (_EXACT,), _SCALE_SELECTED),
-    _data_size_row("scale_by_count", "{0} * ({0} > 0).sum().item()", _alike, (_EXACT,)),
-    _data_size_row("repeat_rows", "repeat_rows({0})", _row, (_EXACT,), _REPEAT_ROWS),
+    python_row("sum_selected", "{0}[{0} > 0].sum()", _scalar, (_EXACT,)),
+    python_row("write_selected", "write_selected({0}, {1})", alike, (_EXACT, _LIKE), _WRITE_SELECTED),
+    python_row("scale_selected", "scale_selected({0})", alike, (_EXACT,), _SCALE_SELECTED),
+    python_row("scale_by_count", "{0} * ({0} > 0).sum().item()", alike, (_EXACT,)),
+    python_row("repeat_rows", "repeat_rows({0})", _row, (_EXACT,), _REPEAT_ROWS),
 )

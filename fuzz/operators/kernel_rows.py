@@ -205,3 +205,34 @@ def binary(
 
 
 ALL_NUMBERS = REAL_AND_BOOL | COMPLEX
+Shape = Callable[[Size], Size]
+
+
+def shaped_row(
+    name: str,
+    source: str,
+    shape: Shape,
+    ranks: Sequence[int] = range(6),
+    dtypes: frozenset[str] = ALL_NUMBERS,
+    dtype: DtypeRule = same,
+    *,
+    others: tuple[Operand, ...] = (),
+    grad: bool = True,
+    random: bool = False,
+) -> Operator:
+    """A row whose result has a size that follows from operand 0's.
+
+    Args:
+        shape: the size of the result; raises Mismatch for a size that the function does not take.
+        ranks: the ranks of operand 0. It has elements, and so have the others.
+        others: more operands, of operand 0's dtype.
+    """
+
+    def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
+        filled(metas)
+        size = metas[0].size
+        if len(size) not in ranks:
+            raise Mismatch(f"a tensor of {len(size)} dimensions")
+        return unknown_layout(dtype(one_dtype(metas)), shape(size))
+
+    return kernel_row(name, source, (operand(dtypes), *others), rule, differentiable=grad, random=random)

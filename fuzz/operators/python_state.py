@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from fuzz.operators.builders import INDEX, NOTHING, NUMBERS, REAL, RESULT, empty_like, fits_anywhere
+from fuzz.operators.builders import INDEX, NUMBERS, REAL, RESULT, alike, fits_anywhere, python_row
 from fuzz.operators.dtypes import FLOATS, NUMERIC
 from fuzz.operators.row import (
     MAX_ELEMENTS,
@@ -22,8 +22,6 @@ from fuzz.operators.row import (
     Operand,
     Operator,
     Result,
-    Rule,
-    Saves,
 )
 
 START: Mapping[str, str] = MappingProxyType(
@@ -134,32 +132,6 @@ def initial_state_lines(operators: Iterable[Operator]) -> list[str]:
     return [line for field, line in START.items() if field in used]
 
 
-def _python_state_row(
-    name: str,
-    source: str,
-    rule: Rule,
-    operands: tuple[Operand, ...] = (),
-    defines: str = "",
-    saves: Saves = NOTHING,
-    *,
-    differentiable: bool = True,
-) -> Operator:
-    return Operator(
-        name=name,
-        kind=Kind.PYTHON,
-        operands=operands,
-        rule=rule,
-        source=source,
-        differentiable=differentiable,
-        saves=saves,
-        defines=defines,
-    )
-
-
-def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(empty_like(metas[0])),)
-
-
 def _nothing(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     return ()
 
@@ -190,27 +162,25 @@ def _python_state_rows(metas: Sequence[Meta], attributes: Attributes) -> tuple[R
 
 def _reads(name: str, source: str, defines: str = "", dtypes: frozenset[str] = NUMERIC) -> Operator:
     """Makes a tensor like its operand, by what Python state says."""
-    return _python_state_row(name, source, _alike, (Operand(dtypes, fits_anywhere),), defines)
+    return python_row(name, source, alike, (Operand(dtypes, fits_anywhere),), defines)
 
 
 def _does(name: str, source: str, defines: str = "") -> Operator:
     """Changes Python state alone."""
-    return _python_state_row(name, source, _nothing, (), defines, differentiable=False)
+    return python_row(name, source, _nothing, (), defines, differentiable=False)
 
 
 _EXACT = Operand(frozenset({"float32", "float64"}), fits_anywhere)
 
 ROWS = (
-    _python_state_row("mark", "{0}.mark = True", _nothing, (NUMBERS,), differentiable=False),
+    python_row("mark", "{0}.mark = True", _nothing, (NUMBERS,), differentiable=False),
     _reads("getattr_mark", '({0} * 2 if getattr({0}, "mark", False) else {0} * 3)'),
     _reads("hasattr_mark", '({0} + 1 if hasattr({0}, "mark") else {0} + 2)'),
     _does("count", "state.calls += 1"),
     _reads("read_count", "{0} * (state.calls + 2)"),
-    _python_state_row(
-        "log_size", "state.sizes.append({0}.shape[0])", _ranked, (NUMBERS,), differentiable=False
-    ),
+    python_row("log_size", "state.sizes.append({0}.shape[0])", _ranked, (NUMBERS,), differentiable=False),
     _reads("read_log", "{0} * (len(state.sizes) + 2)"),
-    _python_state_row(
+    python_row(
         "keep_entry", "state.entries[{0}.dim()] = {0}.shape", _nothing, (NUMBERS,), differentiable=False
     ),
     _does("switch_flag", "state.flag = not state.flag"),
@@ -219,7 +189,7 @@ ROWS = (
     _reads("cached", "cached(state, {0})", _CACHED, FLOATS),
     _reads("lazily", "lazily(state, {0})", _LAZILY, FLOATS),
     _reads("running", "running(state, {0})", _RUNNING, FLOATS),
-    _python_state_row("optimizer_step", "step(state, {0})", _nothing, (REAL,), _STEP, differentiable=False),
+    python_row("optimizer_step", "step(state, {0})", _nothing, (REAL,), _STEP, differentiable=False),
     _does("switch_training", "state.layer.train(not state.layer.training)"),
     _reads("read_training", "{0} * (2 if state.layer.training else 3)"),
     _does("hook_module", "hook(state)", _HOOK),
@@ -227,9 +197,9 @@ ROWS = (
     _reads("numpy_random", "{0} * float(numpy.random.random_sample())", dtypes=FLOATS),
     _does("use_deterministic", "torch.use_deterministic_algorithms(True, warn_only=True)"),
     _does("enter_mode", "Watching().__enter__()", _WATCHING),
-    _python_state_row("cholesky_or_double", "cholesky_or_double({0})", _square, (_EXACT,), _CHOLESKY, RESULT),
-    _python_state_row("inverse_or_double", "inverse_or_double({0})", _square, (_EXACT,), _INVERSE, RESULT),
-    _python_state_row(
+    python_row("cholesky_or_double", "cholesky_or_double({0})", _square, (_EXACT,), _CHOLESKY, RESULT),
+    python_row("inverse_or_double", "inverse_or_double({0})", _square, (_EXACT,), _INVERSE, RESULT),
+    python_row(
         "rows_or_nearest",
         "rows_or_nearest({0}, {1})",
         _python_state_rows,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuzz.operators.builders import SMOOTH, empty_like
+from fuzz.operators.builders import SMOOTH, alike
 from fuzz.operators.row import Attributes, Kind, Meta, Operand, Operator, Result, Rule
 
 NOTES = "torch.ops.aotfuzz.notes"
@@ -75,13 +75,9 @@ def _nothing(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...
     return ()
 
 
-def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(empty_like(metas[0])),)
-
-
 _REAL = Operand(frozenset({"float32", "float64"}), SMOOTH.fits)
 
 ROWS = (
     _side_effect_row("effect_note", "torch.ops.aotfuzz.note({0})", _nothing, _NOTE, differentiable=False),
-    _side_effect_row("effect_tap", "torch.ops.aotfuzz.tap({0})", _alike, _TAP, differentiable=True),
+    _side_effect_row("effect_tap", "torch.ops.aotfuzz.tap({0})", alike, _TAP, differentiable=True),
 )

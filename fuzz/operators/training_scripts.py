@@ -10,18 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from fuzz.operators.builders import INDEX, PYTHON, empty_like, fits_anywhere, new_tensor
+from fuzz.operators.builders import INDEX, PYTHON, alike, fits_anywhere, new_tensor, python_row
 from fuzz.operators.dtypes import COMPLEX
 from fuzz.operators.row import (
     MAX_ELEMENTS,
     Attributes,
-    Kind,
     Meta,
     Mismatch,
     Operand,
-    Operator,
     Result,
-    Rule,
 )
 
 # The gradient of the embedding is sparse, and that of what it is an embedding of is not.
@@ -108,20 +105,10 @@ def checkpoint_number(x, number):
 """.strip()
 
 
-def _training_row(
-    name: str, source: str, rule: Rule, operands: tuple[Operand, ...], defines: str = ""
-) -> Operator:
-    return Operator(name=name, kind=Kind.PYTHON, operands=operands, rule=rule, source=source, defines=defines)
-
-
-def _alike(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-    return (Result(empty_like(metas[0])),)
-
-
 def _moved(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
     if metas[1].dtype in COMPLEX:
         raise Mismatch("a complex number")
-    return _alike(metas, attributes)
+    return alike(metas, attributes)
 
 
 def _embedded(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
@@ -159,18 +146,18 @@ _ROWED = Operand(
 )
 
 ROWS = (
-    _training_row(
+    python_row(
         "embedding_sparse",
         "torch.nn.functional.embedding({1} % {n}, {0}, sparse=True)",
         _embedded,
         (_TABLE, INDEX),
     ),
-    _training_row("embedding_within", "embed({0}, {1} % {n})", _embedded, (_TABLE, INDEX), _EMBED),
-    _training_row("jagged_values", "jagged_values({0})", _rows, (_ROWED,), _JAGGED_VALUES),
-    _training_row("jagged_padded", "jagged_padded({0})", _padded, (_ROWED,), _JAGGED_PADDED),
-    _training_row("jagged_given", "jagged_given({0})", _rows, (_ROWED,), _JAGGED_GIVEN),
-    _training_row("checkpoint_buffer", "checkpoint_buffer({0})", _alike, (_EXACT,), _CHECKPOINT_BUFFER),
-    _training_row(
+    python_row("embedding_within", "embed({0}, {1} % {n})", _embedded, (_TABLE, INDEX), _EMBED),
+    python_row("jagged_values", "jagged_values({0})", _rows, (_ROWED,), _JAGGED_VALUES),
+    python_row("jagged_padded", "jagged_padded({0})", _padded, (_ROWED,), _JAGGED_PADDED),
+    python_row("jagged_given", "jagged_given({0})", _rows, (_ROWED,), _JAGGED_GIVEN),
+    python_row("checkpoint_buffer", "checkpoint_buffer({0})", alike, (_EXACT,), _CHECKPOINT_BUFFER),
+    python_row(
         "checkpoint_number",
         "checkpoint_number({0}, {1})",
         _moved,

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from fuzz.operators.dtypes import FLOATS
 from fuzz.operators.kernel_rows import (
     ALL_NUMBERS,
     SINGLE,
+    Shape,
     equal,
     kernel_row,
     one_dtype,
     operand,
+    shaped_row,
     unknown_layout,
 )
-from fuzz.operators.row import Attributes, Meta, Mismatch, Operand, Operator, Result, Rule, Size
+from fuzz.operators.row import Attributes, Meta, Mismatch, Operand, Operator, Result, Size
 
 _NN = "torch.nn.functional."
-Shape = Callable[[Size], Size]
-
-
-def _rule(shape: Shape, ranks: Sequence[int]) -> Rule:
-    """Of the first operand's size; the others are of its dtype."""
-
-    def rule(metas: Sequence[Meta], attributes: Attributes) -> tuple[Result, ...]:
-        size = metas[0].size
-        if len(size) not in ranks or any(0 in meta.size for meta in metas):
-            raise Mismatch(f"a size of {size}")
-        return unknown_layout(one_dtype(metas), shape(size))
-
-    return rule
 
 
 def _row(
@@ -40,7 +29,7 @@ def _row(
     dtypes: frozenset[str] = SINGLE,
     others: tuple[Operand, ...] = (),
 ) -> Operator:
-    return kernel_row(name, source, (operand(dtypes), *others), _rule(shape, ranks))
+    return shaped_row(name, source, shape, ranks, dtypes, others=others)
 
 
 def _adaptive(dimensions: int) -> Shape:
